@@ -1,0 +1,1 @@
+"""Gradients and Jacobians of PyTorch models: right, or refused."""
