@@ -1,1 +1,30 @@
-"""Gradients and Jacobians of PyTorch models: right, or refused."""
+"""Gradients and Jacobians of PyTorch models, per sample: right, or refused.
+
+| | one number per sample (an *objective*) | every output |
+|---|---|---|
+| **by the inputs** | `input_gradients` | `jacobian` |
+| **by the parameters** | `per_sample_gradients` | `parameter_jacobian` |
+"""
+
+from gradkit import errors, objectives
+from gradkit._gradients import input_gradients
+from gradkit._jacobian import jacobian
+from gradkit._methods import METHODS
+from gradkit._methods._method import Method
+from gradkit._planner import Plan
+from gradkit._problem._block import Block
+from gradkit._problem._derivative import Derivative
+from gradkit._problem._inputs import shared
+
+__all__ = [
+    "METHODS",
+    "Block",
+    "Derivative",
+    "Method",
+    "Plan",
+    "errors",
+    "input_gradients",
+    "jacobian",
+    "objectives",
+    "shared",
+]

@@ -1,0 +1,392 @@
+"""One call of a public function: read, guard, run once, prove, choose a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gradkit._guards._forward import Forwards
+from gradkit._guards._graph import Graph
+from gradkit._guards._independence import random_cotangent, refuse_coupling
+from gradkit._guards._memory import Known, operations, recall
+from gradkit._guards._trace import Untouched, inside_forward
+from gradkit._guards._verify import disagreement
+from gradkit._memory_use import budget
+from gradkit._methods import AUTO, METHODS
+from gradkit._methods._method import Method
+from gradkit._methods._task import Task
+from gradkit._objective import evaluate
+from gradkit._planner import Planner
+from gradkit._problem._inputs import Inputs, read_inputs
+from gradkit._problem._names import Entry, read_of, read_wrt
+from gradkit._problem._parameters import Parameter, read_parameters
+from gradkit._problem._result import Rows
+from gradkit._problem._target import Target, read_target
+from gradkit.errors import GradkitError, InputError, UnsupportedModelError
+from gradkit.objectives import as_objective
+
+__all__ = ["Call", "Request", "named", "open_call", "solve"]
+
+
+@contextmanager
+def named(function: str) -> Iterator[None]:
+    """Put the public function's name into errors that carry none yet."""
+    try:
+        yield
+    except GradkitError as error:
+        if error.function is None:
+            error.function = function
+        raise
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of one call, as they came."""
+
+    function: str
+    model: Any
+    inputs: Any
+    objective: Any = None
+    wrt: Any = None
+    of: Any = None
+    batched: bool | None = None
+    seed: int | None = None
+    parameters: Any = None
+    method: Any = "auto"
+    max_memory: Any = None
+    create_graph: bool = False
+    #: Whether the proof of independence is made again whatever is remembered.
+    renew: bool = False
+
+    @property
+    def kind(self) -> Literal["inputs", "parameters"]:
+        """What the derivative is taken with respect to."""
+        by_inputs = self.function in ("jacobian", "input_gradients")
+        return "inputs" if by_inputs else "parameters"
+
+    @property
+    def takes_objective(self) -> bool:
+        """Whether the function differentiates an objective, not every output."""
+        return self.function in ("input_gradients", "per_sample_gradients")
+
+
+@dataclass(eq=False)
+class Call:
+    """A call whose forward has run and whose samples are proved independent."""
+
+    request: Request
+    target: Target
+    inputs: Inputs
+    guard: Untouched
+    forwards: Forwards
+    task: Task
+    planner: Planner
+    known: Known
+    proof_due: bool
+    #: Whether independence could be read anywhere in the graph.
+    proved: bool
+    entries: list[Entry] = field(default_factory=list)
+    form: str = "inputs"
+    parameters: tuple[Parameter, ...] = ()
+    values: Tensor | None = None
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The coarsest floating dtype that the model is seen to compute in."""
+        graph = self.task.graph
+        tensors = [*graph.outputs.tensors, *graph.sources]
+        if self.target.root is not None:
+            tensors += list(self.target.root.parameters())
+        dtypes = {t.dtype for t in tensors if t.is_floating_point()}
+        if torch.is_autocast_enabled(graph.device.type):
+            dtypes.add(torch.get_autocast_dtype(graph.device.type))
+        return max(dtypes, key=lambda d: torch.finfo(d).eps)
+
+
+def candidates(function: str, method: Any) -> list[Method]:
+    """Return the methods to try, in order."""
+    if isinstance(method, Method):
+        return [method]
+    if method == "auto":
+        return [METHODS[name] for name in AUTO[function]]
+    if isinstance(method, str) and method in METHODS:
+        return [METHODS[method]]
+    known = ", ".join(map(repr, ("auto", *METHODS)))
+    raise InputError(
+        f"method must be a gk.Method or one of {known}; got {method!r}",
+        argument="method",
+    )
+
+
+@contextmanager
+def open_call(
+    request: Request, *, mapping: dict[int, Tensor] | None = None
+) -> Iterator[Call]:
+    """Read the request, run the forward once, and prove what it needs."""
+    candidates(request.function, request.method)
+    target = read_target(request.model)
+    inputs = read_inputs(request.inputs, _batched(request))
+    objective = None
+    if request.takes_objective:
+        labels = request.kind == "inputs"
+        objective = as_objective(request.objective, labels_mean_class_score=labels)
+    selector = read_of(target, request.of)
+    entries, form, parameters = [], "inputs", ()
+    if request.kind == "inputs":
+        entries, form = read_wrt(target, inputs, request.wrt)
+    else:
+        parameters = read_parameters(target, request.parameters)
+        parameters = tuple(_mapped(p, mapping or {}) for p in parameters)
+    _refuse_lost_graph(request, inputs, parameters)
+    tensors = [t.tensor for t in inputs.tensors]
+    guard = Untouched(
+        target,
+        tensors,
+        seed=request.seed,
+        batched=inputs.batched,
+        parameters=[p.tensor for p in parameters],
+        mapping=mapping,
+    )
+    with guard:
+        forwards = Forwards(
+            target,
+            inputs,
+            guard,
+            selector,
+            entries=entries,
+            parameters=parameters,
+            connected=request.create_graph,
+        )
+        graph = forwards.graph()
+        values = cotangent = None
+        if request.takes_objective:
+            values, cotangent = evaluate(objective, graph, batched=inputs.batched)
+        guard.observe()
+        known = recall(target.identity, _kind(request, inputs, forwards, graph))
+        size, strict = budget(request.max_memory, guard.devices)
+        planner = Planner(size, known, strict=strict)
+        task = Task(
+            request.kind, graph, forwards, planner, cotangent, request.create_graph
+        )
+        due = known.proof_is_due() or request.renew
+        proved = True
+        if inputs.batched and (due or request.kind == "parameters"):
+            proved = _prove(task, due=due)
+        yield Call(
+            request, target, inputs, guard, forwards, task, planner, known, due,
+            proved, entries, form, parameters, values,
+        )  # fmt: skip
+
+
+def _batched(request: Request) -> bool | None:
+    """Return ``batched`` as :func:`read_inputs` takes it."""
+    if request.kind == "parameters":
+        return True  # one number per sample is a common input of such models
+    if request.batched not in (None, True, False):
+        raise InputError(
+            f"batched must be True, False or None; got {request.batched!r}",
+            argument="batched",
+        )
+    return request.batched
+
+
+def _mapped(parameter: Parameter, mapping: dict[int, Tensor]) -> Parameter:
+    tensor = mapping.get(id(parameter.tensor), parameter.tensor)
+    return Parameter(parameter.name, parameter.aliases, tensor, parameter.slots)
+
+
+def _refuse_lost_graph(
+    request: Request, inputs: Inputs, parameters: Sequence[Parameter]
+) -> None:
+    """Refuse a detached result inside a forward that is itself differentiated."""
+    if request.create_graph or not inside_forward() or not torch.is_grad_enabled():
+        return
+    if parameters:
+        raise UnsupportedModelError(
+            "it is called inside a model that gradkit differentiates, and its result"
+            " has no graph, so its part of the derivative would be lost. Call it"
+            " under torch.no_grad() if that is meant"
+        )
+    if any(t.tensor.requires_grad for t in inputs.tensors):
+        raise InputError(
+            "create_graph must be True inside a model that gradkit differentiates,"
+            " or this call's part of the derivative would be lost. Pass"
+            " create_graph=True, or detach the inputs if that is meant",
+            argument="create_graph",
+        )
+
+
+def _kind(
+    request: Request, inputs: Inputs, forwards: Forwards, graph: Graph
+) -> tuple[Any, ...]:
+    """Return what a proof holds for: operations, shapes, dtypes, flags, sources."""
+    return (
+        request.function,
+        operations(graph.outputs.tensors),
+        tuple(
+            (t.tensor.shape, t.tensor.dtype, t.tensor.device, t.role)
+            for t in inputs.tensors
+        ),
+        tuple((t.shape, t.dtype) for t in graph.outputs.tensors),
+        tuple(m.training for m in forwards.guard.modules()),
+        tuple((s.shape, s.dtype) for s in graph.sources),
+        tuple(e.positions or e.name for e in forwards.entries),
+        forwards.selector.name,
+    )
+
+
+_ADVICE = (
+    "Its samples may stand on another axis (an RNN or attention built without"
+    " batch_first=True), or the model may normalise, roll or attend over the batch."
+    " Move the samples first, or pass batched=False to gk.jacobian for the"
+    " derivative of every output by every input"
+)
+
+
+def _prove(task: Task, *, due: bool) -> bool:
+    """Prove that samples are independent; return whether there was a place to read.
+
+    For inputs it is read at the sources. For parameters it is read at the floating
+    inputs and at what integers look up.
+    """
+    graph = task.graph
+    points = graph.points
+    if task.kind == "parameters":
+        points += _sample_look_ups(task) if due else graph.look_ups
+    if not points:
+        return False
+    if due:
+        cotangent = task.cotangent
+        if cotangent is None:
+            like = torch.empty((), dtype=graph.dtype, device=graph.device)
+            cotangent = random_cotangent((task.samples, task.outputs), like)
+        refuse_coupling(
+            lambda c: tuple(_plain(g) for g in graph.pull_to(points, c)),
+            cotangent.detach(),
+            "the output",
+            _ADVICE,
+        )
+    return True
+
+
+def _plain(gradient: Tensor) -> Tensor:
+    return gradient.detach()
+
+
+def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
+    """Return the look-ups whose first axis follows the number of samples."""
+    look_ups, samples = task.graph.look_ups, task.samples
+    if not look_ups or samples < 2:
+        return look_ups
+    fewer = task.forwards.graph(slice(0, samples - 1)).look_ups
+    if len(fewer) != len(look_ups):
+        return ()
+    return tuple(
+        point
+        for point, other in zip(look_ups, fewer, strict=True)
+        if (point.shape[0], other.shape[0]) == (samples, samples - 1)
+    )
+
+
+def reason_for(call: Call, method: Method) -> str | None:
+    """Return why ``method`` cannot serve ``call``, or ``None``."""
+    reason = method.reason(call.task)
+    if reason is None and not call.proved and call.task.kind in method.through_graph:
+        return (
+            "independence of the samples can be read nowhere in its graph: no input"
+            " is floating, and no look-up by the integers has the samples first"
+        )
+    return reason
+
+
+def solve(
+    call: Call, sink: Callable[[], Rows]
+) -> tuple[list[Tensor], Method]:
+    """Return the flat rows, and the method that computed them.
+
+    Methods are tried in order. What a method cannot do, or gets wrong by its check,
+    is a reason; with one explicit method the reason is the error.
+    """
+    methods = candidates(call.request.function, call.request.method)
+    reasons: dict[str, str] = {}
+    last: Exception | None = None
+    for method in methods:
+        reason = reason_for(call, method)
+        if reason is None:
+            try:
+                rows = sink()
+                for block in method.run(call.task):
+                    rows.write(block)
+                flat = rows.flat()
+                reason = check_rows(call, method, flat)
+                if reason is None:
+                    return flat, method
+            except (GradkitError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                reason, last = describe(error), error
+        reasons[method.name] = reason
+    raise refusal(reasons) from last
+
+
+def describe(error: Exception) -> str:
+    """Return an exception in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+
+
+def refusal(reasons: dict[str, str]) -> UnsupportedModelError:
+    """Return the error that no method serves the model."""
+    if len(reasons) == 1:
+        ((name, reason),) = reasons.items()
+        return UnsupportedModelError(
+            f"method {name!r} cannot serve this model: {reason}. Use method='auto',"
+            " which takes one that can",
+            reasons=reasons,
+        )
+    each = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
+    return UnsupportedModelError(
+        f"no method can serve this model ({each})", reasons=reasons
+    )
+
+
+def check_rows(
+    call: Call,
+    method: Method,
+    flat: Sequence[Tensor],
+    *,
+    start: int = 0,
+) -> str | None:
+    """Return by how much rows from elsewhere differ from the ordinary graph.
+
+    Rows pulled back through the realised forward itself are checked only where a
+    vmapped backward made them, and only when the proof is renewed.
+    """
+    task = call.task
+    if task.connected:
+        return None
+    if task.kind in method.through_graph and not (
+        method.name == "vmap" and call.proof_due
+    ):
+        return None
+    gap = disagreement(
+        flat,
+        lambda weights: task.graph.pull(task.weighted(weights)),
+        over_samples=task.kind == "parameters",
+        precision=call.precision,
+        start=start,
+        samples=task.samples,
+    )
+    if gap is None:
+        return None
+    return (
+        f"its result differs from the ordinary backward by {gap:.1e} of its size."
+        " A torch.no_grad block or detach in the model (which forward mode sees"
+        " through), an operation that torch transforms wrongly, or an output that"
+        " depends on the batch it travels in can cause this"
+    )

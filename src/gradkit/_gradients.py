@@ -1,0 +1,93 @@
+"""Gradients of one number per sample with respect to inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradkit._call import Request, named, open_call
+from gradkit._jacobian import arrange, run, source_sizes, with_point
+from gradkit._methods._method import Method
+
+__all__ = ["input_gradients"]
+
+
+def input_gradients(
+    model: Any,
+    inputs: Any,
+    objective: Any = None,
+    *,
+    wrt: Any = None,
+    of: Any = None,
+    batched: bool | None = None,
+    seed: int | None = None,
+    method: str | Method = "auto",
+    max_memory: int | str | None = None,
+    with_values: bool = False,
+    create_graph: bool = False,
+) -> Any:
+    """Return the gradient of each sample's objective with respect to its input.
+
+    Row ``n`` is ``d objective[n] / d inputs[n]``, never scaled by ``1/N``:
+    ``loss.backward()`` of a *mean* loss gives these rows divided by ``N``.
+
+    Args:
+        model: Maps ``(N, *in)`` to ``(N, *out)``; an ``nn.Module``, a bound method
+            of one, or any callable. Read, never modified.
+        inputs: A tensor ``(N, *in)``, a sequence (``model(*inputs)``) or a mapping
+            (``model(**inputs)``), nested as the model likes. Tensors that all
+            samples share are marked with ``gk.shared``. ``N`` may be 0.
+        objective: From batched outputs to one number per sample, ``(N,)``; see
+            ``gk.objectives``. A whole number, or one label per sample, means
+            ``class_score``. ``None`` where a sample has one output. Called once, on
+            the outputs of the whole batch.
+        wrt: What to differentiate with respect to, as in :func:`jacobian`.
+        of: What the objective is given, as in :func:`jacobian`.
+        batched: ``False``: the gradient of a scalar function without a sample axis.
+        seed: For a model that draws random numbers, as in :func:`jacobian`.
+        method: As in :func:`jacobian`.
+        max_memory: As in :func:`jacobian`.
+        with_values: Return a ``gk.Derivative`` with outputs, objective values and
+            the point too.
+        create_graph: Keep the result's graph, connected to inputs and parameters.
+
+    Returns:
+        ``(N, *in)``, or ``(*in)`` with ``batched=False``, in the dtype and on the
+        device of what it is a derivative with respect to, detached; in the form
+        that ``wrt`` asks for, as in :func:`jacobian`.
+
+    Raises:
+        InputError: An argument is not what the function takes.
+        SampleDependenceError: ``model`` or ``objective`` couples samples.
+        UnsupportedModelError: ``method`` cannot differentiate ``model``.
+
+    Cost:
+        One forward and one backward pass. Now and then two more backward passes,
+        which prove that samples are independent.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model = torch.nn.Linear(3, 2)
+        >>> g = gk.input_gradients(model, torch.ones(5, 3), 1)
+        >>> g.shape
+        torch.Size([5, 3])
+        >>> torch.equal(g[4], model.weight[1])
+        True
+
+    Source:
+        Simonyan, Vedaldi and Zisserman, "Deep inside convolutional networks"
+        (2013), sec. 3, where this is the saliency of a class score.
+    """
+    request = Request(
+        "input_gradients", model, inputs, objective, wrt=wrt, of=of, batched=batched,
+        seed=seed, method=method, max_memory=max_memory, create_graph=create_graph,
+    )  # fmt: skip
+    with named("input_gradients"), open_call(request) as call:
+        flat = run(call)
+        lead = (call.task.samples,) if call.inputs.batched else ()
+        shaped = [
+            f.reshape(*lead, *size)
+            for f, size in zip(flat, source_sizes(call), strict=True)
+        ]
+        derivative = arrange(call, shaped)
+        return with_point(call, derivative) if with_values else derivative

@@ -1,0 +1,369 @@
+"""Forwards of the model: on the whole batch, on one sample, or as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradkit._guards._graph import Graph
+from gradkit._guards._points import Points, UseOfOriginal
+from gradkit._guards._trace import Untouched
+from gradkit._problem._inputs import Inputs
+from gradkit._problem._names import Entry, Selector, only_tensor
+from gradkit._problem._outputs import Outputs, read_outputs
+from gradkit._problem._parameters import Parameter, place
+from gradkit._problem._target import Target
+from gradkit._problem._tree import leaves, map_leaves
+from gradkit.errors import InputError
+
+__all__ = ["Forwards"]
+
+
+def _note(error: BaseException, inputs: Sequence[Tensor], target: Target) -> None:
+    """Say in a note on the model's own error what the inputs and the model are."""
+    if target.root is None or not hasattr(error, "add_note"):
+        return
+    held = {p.dtype for p in target.root.parameters() if p.is_floating_point()}
+    given = {t.dtype for t in inputs if t.is_floating_point()}
+    if held and given - held:
+        error.add_note(
+            f"gradkit: inputs are {_names(given)} and the model's parameters"
+            f" {_names(held)}; convert one of them, for instance"
+            f" inputs.to({_names(held)}) or model.to({_names(given)})"
+        )
+    there = {p.device for p in target.root.parameters()}
+    here = {t.device for t in inputs}
+    if there and here - there:
+        error.add_note(
+            f"gradkit: inputs are on {_names(here)} and the model's parameters on"
+            f" {_names(there)}; move one of them with .to(device)"
+        )
+
+
+def _names(things: Any) -> str:
+    return ", ".join(sorted(map(str, things)))
+
+
+@dataclass
+class _Capture:
+    """What hooks saw of one submodule during one forward."""
+
+    name: Any
+    argument: str
+    calls: int = 0
+    value: Any = None
+
+    def only(self) -> Any:
+        """Return the captured output; a module called never or twice is refused."""
+        if self.calls == 1:
+            return self.value
+        raise InputError(
+            f"{self.argument}={self.name!r} must be called exactly once in the"
+            f" model's forward; it was called {self.calls} times."
+            " Name a submodule that is called once, or a function of the outputs",
+            argument=self.argument,
+            calls=self.calls,
+        )
+
+
+class Forwards:
+    """Runs one model on one set of inputs, for inputs' or parameters' derivatives.
+
+    Args:
+        target: The model.
+        inputs: Its inputs, read.
+        guard: The context that the forwards run in.
+        selector: What ``of`` picks.
+        entries: What ``wrt`` names; empty where parameters are meant.
+        parameters: The parameters; empty where inputs are meant.
+        connected: Whether results keep their graph (``create_graph``).
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        inputs: Inputs,
+        guard: Untouched,
+        selector: Selector,
+        *,
+        entries: Sequence[Entry] = (),
+        parameters: Sequence[Parameter] = (),
+        connected: bool = False,
+    ) -> None:
+        self.target, self.inputs, self.guard = target, inputs, guard
+        self.selector, self.entries, self.connected = selector, entries, connected
+        self.parameters = tuple(parameters)
+        self._live = [_live(p) for p in parameters]
+        self._wanted = {i for e in entries for i in e.positions}
+        for module in [e.module for e in entries] + [selector.module]:
+            if module is not None:
+                guard.adopt(module)
+        self.outputs: Outputs | None = None
+        self._look_ups = bool(parameters) and any(
+            t.role == "sample" and not t.tensor.is_floating_point()
+            for t in inputs.tensors
+        )
+
+    # -- the ordinary graph ---------------------------------------------------
+
+    def graph(self, samples: slice | None = None) -> Graph:
+        """Run the model on the batch, or on some of its samples."""
+        tensors = [t.tensor for t in self.inputs.tensors]
+        if samples is not None and self.inputs.batched:
+            tensors = [
+                t.tensor[samples] if t.role == "sample" else t.tensor
+                for t in self.inputs.tensors
+            ]
+        leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
+        count = self._count(samples)
+        captures = [_Capture(e.name, "wrt") for e in self.entries if e.module is not None]
+        with self.guard.forward(), Points(watch=self._look_ups) as points:
+            self._place(self._live)
+            outputs = self._call(leaf, captures, _record)
+        read = self._read(outputs, count, whole=samples is None)
+        if self.parameters:
+            sources = tuple(self._live)
+            floating = [
+                t
+                for t, i in zip(leaf, self.inputs.tensors, strict=True)
+                if i.differentiable
+            ]
+            found = tuple(points.found)
+            return Graph(read, sources, None, count, tuple(floating), found)
+        sources = tuple(self._sources(leaf, captures, count))
+        lead = count if self.inputs.batched else 1
+        return Graph(read, sources, lead, count, sources, connected=self.connected)
+
+    def _count(self, samples: slice | None) -> int:
+        if samples is None:
+            return self.inputs.samples
+        return len(range(*samples.indices(self.inputs.samples)))
+
+    def _leaf(self, index: int, tensor: Tensor) -> Tensor:
+        """Return what a graph starts from; the model itself sees a clone of it."""
+        differentiable = self.inputs.tensors[index].differentiable
+        if self.connected and tensor.requires_grad:
+            return tensor.clone()
+        if index in self._wanted or (self.parameters and differentiable):
+            return tensor.detach().requires_grad_()
+        return tensor if self.connected else tensor.detach()
+
+    def _place(self, tensors: Sequence[Tensor]) -> None:
+        for parameter, tensor in zip(self.parameters, tensors, strict=True):
+            if tensor is not parameter.tensor:
+                place(parameter.slots, tensor)
+
+    def _sources(
+        self, leaf: list[Tensor], captures: list[_Capture], count: int
+    ) -> Iterator[Tensor]:
+        captured = iter(captures)
+        for entry in self.entries:
+            if entry.module is None:
+                yield from (leaf[i] for i in entry.positions)
+                continue
+            value = next(captured).only()
+            if self.inputs.batched and (value.ndim == 0 or value.shape[0] != count):
+                raise InputError(
+                    f"wrt={entry.name!r} must return the {count} samples first; it"
+                    f" returned shape {tuple(value.shape)}",
+                    argument="wrt",
+                )
+            yield value
+
+    # -- one sample as a function ---------------------------------------------
+
+    def function(self, like: Graph) -> Callable[..., Tensor]:
+        """Return ``f(sources, others) -> (K,)`` of one sample, for ``torch.func``.
+
+        A source that is a submodule's output is the difference to it, so that the
+        function is evaluated at zero.
+        """
+
+        def one_sample(
+            sources: Sequence[Tensor], others: Sequence[Tensor]
+        ) -> Tensor:
+            given, rest = iter(sources), iter(others)
+            tensors = [
+                next(given) if i in self._wanted else next(rest)
+                for i in range(len(self.inputs.tensors))
+            ]
+            tensors = [
+                t[None] if i.role == "sample" and self.inputs.batched else t
+                for t, i in zip(tensors, self.inputs.tensors, strict=True)
+            ]
+            captures = [_Capture(e.name, "wrt") for e in self.entries if e.module is not None]
+            deltas = list(given)
+            with self.guard.forward():
+                if self.parameters:
+                    self._place(deltas)
+                    deltas = []
+                outputs = self._call(tensors, captures, _shifted(deltas))
+            read = self._read(outputs, 1, whole=False, like=like)
+            return torch.cat([t.reshape(-1) for t in read.tensors])
+
+        return one_sample
+
+    def arguments(
+        self, like: Graph
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int | None, ...]]:
+        """Return sources, others and the others' ``in_dims`` for :meth:`function`."""
+        tensors = self.inputs.tensors
+        if self.parameters:
+            sources = tuple(p.detach() for p in self._live)
+        else:
+            sources = tuple(
+                tensors[i].tensor.detach() for i in sorted(self._wanted)
+            ) + tuple(
+                torch.zeros_like(s)
+                for s, e in zip(like.sources, self._by_source(), strict=True)
+                if e.module is not None
+            )
+        rest = [t for i, t in enumerate(tensors) if i not in self._wanted]
+        dims = tuple(
+            0 if t.role == "sample" and self.inputs.batched else None for t in rest
+        )
+        return sources, tuple(t.tensor.detach() for t in rest), dims
+
+    def order(self) -> list[int]:
+        """Return where each source of a graph stands among those of a function."""
+        positions = [i for e in self.entries for i in e.positions]
+        ranks = {i: rank for rank, i in enumerate(sorted(positions))}
+        places, module = [], len(positions)
+        for entry in self.entries:
+            if entry.module is None:
+                places += [ranks[i] for i in entry.positions]
+            else:
+                places.append(module)
+                module += 1
+        return places or list(range(len(self.parameters)))
+
+    def _by_source(self) -> list[Entry]:
+        return [entry for entry in self.entries for _ in range(entry.width)]
+
+    # -- shared ----------------------------------------------------------------
+
+    def _call(
+        self,
+        tensors: Sequence[Tensor],
+        captures: list[_Capture],
+        make_hook: Callable[[_Capture, int], Any],
+    ) -> Any:
+        of = _Capture(self.selector.name, "of")
+        modules = [e.module for e in self.entries if e.module is not None]
+        with _hooks(modules, [make_hook(c, i) for i, c in enumerate(captures)]):
+            last = [m for m in (self.selector.module,) if m is not None]
+            with _hooks(last, [_keep(of)] * len(last)), UseOfOriginal(
+                self._replaced()
+            ):
+                try:
+                    # A first layer that works in place would overwrite the caller's.
+                    outputs = self.inputs.call(
+                        self.target.call, [t.clone() for t in tensors]
+                    )
+                except Exception as error:
+                    _note(error, tensors, self.target)
+                    raise
+        picked = self.selector.pick(outputs)
+        return of.only() if self.selector.module is not None else picked
+
+    def _replaced(self) -> list[Parameter]:
+        return [
+            p
+            for p, live in zip(self.parameters, self._live, strict=True)
+            if live is not p.tensor
+        ]
+
+    def _read(
+        self, outputs: Any, count: int, *, whole: bool, like: Graph | None = None
+    ) -> Outputs:
+        if whole:
+            self.outputs = read_outputs(outputs, count, batched=self.inputs.batched)
+            return self.outputs
+        read = read_outputs(outputs, count, batched=False)
+        first = self.outputs if like is None else like.outputs
+        assert first is not None, "the whole batch runs first"
+        widths = tuple(t.numel() // max(count, 1) for t in read.tensors)
+        if widths != first.widths:
+            raise InputError(
+                "the model must return the same number of outputs for a sample"
+                f" whatever the batch; got {first.widths} in a batch of"
+                f" {self.inputs.samples} and {widths} in a batch of {count}",
+                argument="model",
+            )
+        return replace(first, tensors=read.tensors)
+
+
+def _live(parameter: Parameter) -> Tensor:
+    """Return the tensor to differentiate with respect to in the ordinary graph.
+
+    The parameter itself, so that a use of it from wherever is seen; a private one
+    where it is frozen, or has hooks that a backward would call.
+    """
+    tensor = parameter.tensor
+    if tensor.requires_grad and not tensor._backward_hooks:
+        return tensor
+    if not parameter.slots:
+        return tensor
+    return tensor.detach().requires_grad_()
+
+
+@contextmanager
+def _hooks(modules: Sequence[nn.Module], hooks: Sequence[Any]) -> Iterator[None]:
+    handles = [
+        module.register_forward_hook(hook)
+        for module, hook in zip(modules, hooks, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keep(capture: _Capture) -> Any:
+    """Return a hook that takes an output before later in-place changes."""
+
+    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
+        capture.calls += 1
+        capture.value = output
+        return map_leaves(lambda v: v.clone() if isinstance(v, Tensor) else v, output)
+
+    return hook
+
+
+def _replace(output: Any, old: Tensor, new: Tensor) -> Any:
+    if len(leaves(output)) == 1 and isinstance(output, Tensor):
+        return new
+    return map_leaves(lambda v: new if v is old else v, output)
+
+
+def _record(capture: _Capture, _: int) -> Any:
+    """Return a hook that makes a submodule's output something to differentiate by."""
+
+    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
+        capture.calls += 1
+        old = only_tensor(output, capture.name)
+        value = old if old.requires_grad else old.detach().requires_grad_()
+        capture.value = value
+        return _replace(output, old, value.clone())
+
+    return hook
+
+
+def _shifted(deltas: Sequence[Tensor]) -> Callable[[_Capture, int], Any]:
+    """Return hooks that add a difference to a submodule's output."""
+
+    def make(capture: _Capture, index: int) -> Any:
+        def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
+            capture.calls += 1
+            old = only_tensor(output, capture.name)
+            return _replace(output, old, old + deltas[index].reshape(old.shape))
+
+        return hook
+
+    return make

@@ -1,0 +1,118 @@
+"""One realised forward: its outputs, and the pullback through its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradkit._problem._outputs import Outputs
+
+__all__ = ["Graph"]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The ordinary autograd graph of one forward.
+
+    ``sources`` is what derivatives are taken with respect to; ``lead`` is ``N``
+    where each sample has its own part of every source (inputs), or ``None`` where
+    all samples share it (parameters). ``points`` are tensors with the samples
+    first at which independence can be read; ``look_ups`` are such tensors whose
+    first axis only may be the samples.
+    """
+
+    outputs: Outputs
+    sources: tuple[Tensor, ...]
+    lead: int | None
+    samples: int
+    points: tuple[Tensor, ...] = ()
+    look_ups: tuple[Tensor, ...] = ()
+    connected: bool = field(default=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that cotangents are made in."""
+        dtype = self.outputs.tensors[0].dtype
+        for tensor in self.outputs.tensors[1:]:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        return dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device that cotangents are made on."""
+        return self.outputs.tensors[0].device
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        """Pull one cotangent ``(N, K)`` back; ``(N, D)`` or ``(p,)`` per source."""
+        found = self._gradients(cotangent, self.sources, several=False)
+        return tuple(g.reshape(self._flat_shape(g)) for g in found)
+
+    def pull_many(self, cotangents: Tensor) -> tuple[Tensor, ...]:
+        """Pull ``(C, N, K)`` back in one vmapped backward; ``C`` comes first."""
+        found = self._gradients(cotangents, self.sources, several=True)
+        count = cotangents.shape[0]
+        return tuple(
+            g.reshape(count, *self._flat_shape(g[0] if count else g)) for g in found
+        )
+
+    def pull_to(
+        self, points: Sequence[Tensor], cotangent: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Pull one cotangent back to ``points``; each keeps its own shape."""
+        return self._gradients(cotangent, points, several=False)
+
+    def values(self) -> Tensor:
+        """Return the outputs as ``(N, K)``, detached."""
+        return torch.cat(
+            [t.detach().reshape(self.samples, -1) for t in self.outputs.tensors], 1
+        )
+
+    def _flat_shape(self, gradient: Tensor) -> tuple[int, ...]:
+        if self.lead is None:
+            return (gradient.numel(),)
+        return (self.lead, gradient.numel() // max(self.lead, 1))
+
+    def _gradients(
+        self, cotangents: Tensor, sources: Sequence[Tensor], *, several: bool
+    ) -> tuple[Tensor, ...]:
+        lead = cotangents.shape[:1] if several else ()
+        pieces = cotangents.split(self.outputs.widths, -1)
+        pairs = [
+            (y, c.reshape(*lead, *y.shape).to(y.dtype))
+            for y, c in zip(self.outputs.tensors, pieces, strict=True)
+            if y.requires_grad
+        ]
+        zero = [torch.zeros((), dtype=s.dtype, device=s.device) for s in sources]
+        shapes = [(*lead, *s.shape) for s in sources]
+        if not pairs:
+            return tuple(z.expand(s) for z, s in zip(zero, shapes, strict=True))
+        with _without_autocast(self.device):
+            found = torch.autograd.grad(
+                [y for y, _ in pairs],
+                list(sources),
+                [c for _, c in pairs],
+                retain_graph=True,
+                create_graph=self.connected,
+                allow_unused=True,
+                is_grads_batched=several,
+            )
+        return tuple(
+            z.expand(s) if g is None else _dense(g)
+            for g, z, s in zip(found, zero, shapes, strict=True)
+        )
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """Return a sparse embedding gradient as an ordinary tensor."""
+    return gradient.to_dense() if gradient.layout is not torch.strided else gradient
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Let a backward run in the precisions that its forward chose."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

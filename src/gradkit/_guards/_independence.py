@@ -1,0 +1,144 @@
+"""Whether samples are independent, proved on the actual batch.
+
+A pullback is linear, and multiplying by a signed power of two commutes with
+rounding. So when sample ``n``'s cotangent is multiplied by its own power of two
+``w[n]``, the gradient at sample ``n`` must be ``w[n]`` times the first one, bit
+for bit. Anything that reaches sample ``n`` from sample ``m`` carries ``w[m]``
+instead and is seen. Comparing a batch with its parts is weaker: it needs a
+tolerance, and passes couplings that need more than two samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from gradkit.errors import SampleDependenceError
+
+__all__ = ["coupled_sample", "random_cotangent", "refuse_coupling"]
+
+Pull = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+def _generator(device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator of our own, seeded by the system."""
+    generator = torch.Generator(device=device)
+    generator.seed()
+    return generator
+
+
+def random_cotangent(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return a random cotangent without small entries, in ``like``'s dtype.
+
+    Drawn on the CPU from a generator of its own, so that no state of the caller's
+    moves.
+    """
+    generator = _generator()
+    size = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+    sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    return (size * sign).to(device=like.device, dtype=like.dtype)
+
+
+def _powers(samples: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Return signed powers of two, distinct as long as there are enough of them."""
+    reach = 3 if dtype == torch.float16 else 12
+    exponents = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    pool = torch.cat([2.0**exponents, -(2.0**exponents)])
+    rounds = -(-samples // len(pool))
+    drawn = [
+        pool[torch.randperm(len(pool), generator=generator)] for _ in range(rounds)
+    ]
+    return torch.cat(drawn)[:samples]
+
+
+def _signs(samples: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield vectors of signs of which, for any two samples, one tells them apart."""
+    numbers = torch.randperm(samples, generator=generator)
+    for bit in range(max(samples - 1, 1).bit_length()):
+        yield 1.0 - 2.0 * ((numbers >> bit) & 1).to(torch.float64)
+    for _ in range(2):
+        yield torch.randint(0, 2, (samples,), generator=generator).double() * 2 - 1
+
+
+def _scaled(tensor: Tensor, weights: Tensor) -> Tensor:
+    shape = (-1, *[1] * (tensor.ndim - 1))
+    return tensor * weights.to(device=tensor.device, dtype=tensor.dtype).reshape(shape)
+
+
+def _same(first: Tensor, second: Tensor) -> Tensor:
+    """Return where two tensors are equal, NaN being equal to NaN."""
+    return (first == second) | ((first != first) & (second != second))
+
+
+def _differing(
+    base: tuple[Tensor, ...], other: tuple[Tensor, ...], weights: Tensor
+) -> tuple[int, int] | None:
+    """Return (source, sample) of the first entry that did not scale."""
+    for source, (first, second) in enumerate(zip(base, other, strict=True)):
+        equal = _same(_scaled(first, weights), second)
+        if not bool(equal.all()):
+            rows = equal.reshape(equal.shape[0], -1).all(1)
+            return source, int((~rows).nonzero()[0])
+    return None
+
+
+def _close(base: tuple[Tensor, ...], other: tuple[Tensor, ...], w: Tensor) -> bool:
+    """Whether two pull-backs agree to rounding, sample by sample."""
+    for first, second in zip(base, other, strict=True):
+        scaled = _scaled(first, w)
+        gap = (scaled - second).abs().reshape(first.shape[0], -1).amax(1)
+        size = scaled.abs().reshape(first.shape[0], -1).amax(1)
+        # Without reproducible sums, neighbours of very different weight would hide
+        # in one another's rounding, so weights are signs here.
+        if bool((gap > 256 * torch.finfo(first.dtype).eps * size).any()):
+            return False
+    return True
+
+
+def coupled_sample(
+    pull: Pull, cotangent: Tensor, *, base: tuple[Tensor, ...] | None = None
+) -> tuple[int, int] | None:
+    """Return ``(source, sample)`` that another sample reaches, or ``None``.
+
+    Args:
+        pull: From a cotangent with the samples first to tensors with the samples
+            first.
+        cotangent: The cotangent to weight.
+        base: Its pull-back, if it is known already.
+    """
+    samples = cotangent.shape[0]
+    if samples < 2 or not cotangent.numel():
+        return None
+    generator = _generator()
+    base = pull(cotangent) if base is None else base
+    base = tuple(b for b in base if b.numel())
+    if not base:
+        return None
+    dtype = min((b.dtype for b in (cotangent, *base)), key=lambda d: torch.finfo(d).max)
+    weights = _powers(samples, dtype, generator)
+    found = _differing(base, pull(_scaled(cotangent, weights)), weights)
+    if found is None:
+        return None
+    # Underflow and overflow break the scaling by powers, never that by signs.
+    ones = torch.ones(samples, dtype=torch.float64)
+    reproducible = _differing(base, pull(cotangent), ones) is None
+    for signs in _signs(samples, generator):
+        other = pull(_scaled(cotangent, signs))
+        found = _differing(base, other, signs)
+        if found and (reproducible or not _close(base, other, signs)):
+            return found
+    return None
+
+
+def refuse_coupling(pull: Pull, cotangent: Tensor, what: str, advice: str) -> None:
+    """Raise if one sample reaches another."""
+    found = coupled_sample(pull, cotangent)
+    if found is None:
+        return
+    raise SampleDependenceError(
+        f"samples must be independent; {what} of sample {found[1]} depends on another"
+        f" sample of the batch. {advice}",
+        sample=found[1],
+    )

@@ -1,0 +1,62 @@
+"""What is remembered of a model between calls: proofs, and bytes per row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+__all__ = ["Known", "operations", "recall"]
+
+
+@dataclass
+class Known:
+    """What is known of one model on inputs of one kind."""
+
+    calls: int = 0
+    bytes_per_unit: dict[str, int] = field(default_factory=dict)
+
+    def proof_is_due(self) -> bool:
+        """Count a call; whether it is the first, or the 2nd, 4th, 8th, …."""
+        self.calls += 1
+        return self.calls & (self.calls - 1) == 0
+
+
+_MEMORY: WeakKeyDictionary[Any, dict[Hashable, Known]] = WeakKeyDictionary()
+
+# A model called with ever new shapes must not make the memory grow without end.
+_MOST_KINDS = 256
+
+
+def recall(identity: Any, kind: Hashable) -> Known:
+    """Return what is known of ``identity`` on this ``kind`` of call.
+
+    An object that cannot be a weak key, or has no hash, is not remembered.
+    """
+    try:
+        kinds = _MEMORY.setdefault(identity, {})
+    except TypeError:
+        return Known()
+    if len(kinds) >= _MOST_KINDS:
+        kinds.clear()
+    return kinds.setdefault(kind, Known())
+
+
+def operations(outputs: Sequence[Tensor]) -> int:
+    """Return a fingerprint of the operations in the graph of ``outputs``."""
+    stack = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen: dict[Any, int] = {}
+    names: list[Any] = []
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen[node] = len(seen)
+        names.append(node.name())
+        following = node.next_functions
+        names.append(len(following))
+        stack.extend(n for n, _ in following if n is not None and n not in seen)
+    return hash(tuple(names))

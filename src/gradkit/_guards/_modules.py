@@ -1,0 +1,194 @@
+"""What the modules of a model hold: recorded, replaced by private copies, put back.
+
+A forward may write to buffers, attributes, and lists or dictionaries kept on a
+module. Every value is therefore recorded by identity, tensors without a gradient
+are replaced by clones for the time of the call, and afterwards the original
+*objects* are put back: writing values back into them would break a backward that
+the caller has pending.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradkit._guards._random import is_generator
+from gradkit._problem._target import is_scripted
+
+__all__ = ["ModuleState"]
+
+_CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+
+
+def _is_container(value: Any) -> bool:
+    return type(value) in _CONTAINERS
+
+
+def _values(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _same_items(container: Any, content: Any) -> bool:
+    """Whether a list, deque or set holds exactly the objects it held, in order."""
+    if isinstance(container, set):
+        return container == content
+    return len(container) == len(content) and all(
+        a is b for a, b in zip(container, content, strict=True)
+    )
+
+
+def _refill(container: Any, content: Any) -> None:
+    """Give a container its recorded content back, keeping the container itself."""
+    if isinstance(container, dict):
+        if list(container) != list(content):
+            container.clear()
+            container.update(content)
+            return
+        for key, value in content.items():
+            if container[key] is not value:
+                container[key] = value
+    elif not _same_items(container, content):
+        container.clear()
+        (container.update if isinstance(container, set) else container.extend)(content)
+
+
+class ModuleState:
+    """Everything a set of modules holds, at one moment.
+
+    Args:
+        mapping: Tensors to put in place of others, by ``id`` (private copies of
+            parameters, for a computation that is run again later).
+    """
+
+    def __init__(self, mapping: dict[int, Tensor] | None = None) -> None:
+        self._modules: dict[int, nn.Module] = {}
+        self._held: list[tuple[Any, Any]] = []  # (container, its recorded content)
+        self._seen: set[int] = set()
+        self._clones: dict[int, Tensor] = {}  # by the id of the original
+        self._mapping = dict(mapping or {})
+        self._mapped = {id(tensor) for tensor in self._mapping.values()}
+        self._swapped: list[tuple[Any, Any, Tensor]] = []  # (container, key, original)
+        self.generators: list[Any] = []
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield the modules recorded so far."""
+        yield from self._modules.values()
+
+    def adopt(self, root: nn.Module) -> list[nn.Module]:
+        """Record ``root`` and what lies below it; return the modules that are new."""
+        new = [m for m in root.modules() if id(m) not in self._modules]
+        for module in new:
+            self._modules[id(module)] = module
+            if not is_scripted(module):
+                self._record(module.__dict__)
+        return new
+
+    def _record(self, container: Any) -> None:
+        if id(container) in self._seen:
+            return
+        self._seen.add(id(container))
+        self._held.append((container, container.copy()))
+        items = (
+            container.items() if isinstance(container, dict) else enumerate(container)
+        )
+        for key, value in items:
+            if isinstance(value, Tensor):
+                if not isinstance(container, set):
+                    self._swap(container, key, value)
+            elif _is_container(value):
+                self._record(value)
+            elif is_generator(value):
+                self.generators.append(value)
+        for holder, key, original in self._swapped:
+            if holder is container:
+                holder[key] = self._stand_in(original)
+
+    def _swap(self, container: Any, key: Any, value: Tensor) -> None:
+        """Note a tensor that a forward may write to."""
+        mapped = id(value) in self._mapping
+        private = not value.requires_grad and not isinstance(value, nn.Parameter)
+        if mapped or (private and value.device.type != "meta"):
+            self._swapped.append((container, key, value))
+
+    def _stand_in(self, original: Tensor) -> Tensor:
+        """Return the clone (or the mapped tensor) that stands for ``original``."""
+        if id(original) in self._mapping:
+            return self._mapping[id(original)]
+        clone = self._clones.get(id(original))
+        if clone is None or not _unchanged(clone, original):
+            # Only clones made here are ever compared, so version 0 is pristine.
+            clone = original.detach().clone()
+            self._clones[id(original)] = clone
+        return clone
+
+    def moved(self) -> list[str]:
+        """Return the names of buffers that a forward wrote to or replaced."""
+        clones = {id(self._clones[i]): i for i in self._clones}
+        originals = {id(o): o for _, _, o in self._swapped}
+        names = []
+        for module in self._modules.values():
+            if is_scripted(module):
+                continue
+            for key, value in module._buffers.items():
+                if value is None or value.requires_grad or id(value) in self._mapped:
+                    continue
+                source = clones.get(id(value))
+                if source is None or not _unchanged(value, originals[source]):
+                    names.append(key)
+        return names
+
+    def rewind(self) -> None:
+        """Bring the modules to where they stood, with private tensors in place."""
+        for container, content in self._held:
+            _refill(container, content)
+        for container, key, original in self._swapped:
+            container[key] = self._stand_in(original)
+
+    def restore(self) -> None:
+        """Put the caller's own objects back."""
+        for container, content in self._held:
+            _refill(container, content)
+
+    def copies(self) -> dict[int, Tensor]:
+        """Return private copies of every tensor held, by the ``id`` of the original.
+
+        Parameters become parameters again, with their flag.
+        """
+        copies: dict[int, Tensor] = {}
+        for _, content in self._held:
+            for value in _values(content):
+                if isinstance(value, Tensor) and id(value) not in copies:
+                    copies[id(value)] = _private(value)
+        return copies
+
+
+def _private(value: Tensor) -> Tensor:
+    copy = value.detach().clone()
+    if isinstance(value, nn.Parameter):
+        return nn.Parameter(copy, requires_grad=value.requires_grad)
+    return copy.requires_grad_(value.requires_grad) if value.requires_grad else copy
+
+
+def _unchanged(clone: Tensor, original: Tensor) -> bool:
+    """Whether a clone still holds the original's values.
+
+    A write through ``.data`` moves no version counter, so values are compared
+    where the counter says nothing.
+    """
+    if clone._version != 0 or clone.shape != original.shape:
+        return False
+    if torch.equal(clone, original):
+        return True
+    # NaN is not equal to itself.
+    return clone.is_floating_point() and torch.equal(
+        clone.nan_to_num(), original.nan_to_num()
+    )
+
+
+def devices_of(tensors: Iterable[Any]) -> list[torch.device]:
+    """Return the distinct devices of the tensors among ``tensors``."""
+    return list({t.device: None for t in tensors if isinstance(t, Tensor)})

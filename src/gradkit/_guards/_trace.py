@@ -1,0 +1,216 @@
+"""Leave no trace: the one context that every entry point goes through."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from gradkit._guards._modules import ModuleState, devices_of
+from gradkit._guards._random import RandomState, seed_torch
+from gradkit._problem._target import (
+    Target,
+    couples_samples,
+    module_name,
+    refuse_module,
+)
+from gradkit.errors import InputError, SampleDependenceError
+
+__all__ = ["Untouched", "inside_forward"]
+
+# Modules are shared between threads, and a call swaps what they hold.
+_LOCK = threading.RLock()
+
+_forward_depth = threading.local()
+
+
+def inside_forward() -> bool:
+    """Whether this thread runs a forward on behalf of another gradkit call."""
+    return getattr(_forward_depth, "value", 0) > 0
+
+
+def _eager() -> Any:
+    """Return a context in which compiled code runs uncompiled.
+
+    Importing Dynamo takes a second; where nobody imported it, nothing is compiled.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return ExitStack()
+    return torch.compiler.set_stance("force_eager")
+
+
+class Untouched:
+    """Everything of the caller's, as it was, whatever happens inside.
+
+    Inside, gradients are recorded whatever mode the caller is in, tensors that a
+    forward may write to are private, compiled code runs eagerly, and every
+    :meth:`forward` starts from the same state.
+
+    Args:
+        target: The model.
+        tensors: The tensors among the inputs.
+        seed: What ``torch.manual_seed`` would get before the forward, or ``None``.
+        batched: Whether modules known to couple samples are refused.
+        parameters: Tensors that stand outside the model but belong to the call.
+        mapping: Tensors to put in place of a module's own, by ``id``.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        tensors: Iterable[Tensor],
+        *,
+        seed: int | None = None,
+        batched: bool = True,
+        parameters: Iterable[Tensor] = (),
+        mapping: dict[int, Tensor] | None = None,
+    ) -> None:
+        self.target, self.seed, self.batched = target, _read_seed(seed), batched
+        self._tensors = [*tensors, *parameters]
+        self._state = ModuleState(mapping)
+        self._stack = ExitStack()
+        self._thread = threading.get_ident()
+        self.drew: list[str] = []
+        self.moved: list[str] = []
+        self.devices: list[torch.device] = []
+
+    def __enter__(self) -> Untouched:
+        stack = self._stack
+        stack.enter_context(_LOCK)
+        try:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(_eager())
+            stack.enter_context(_no_autocast_cache())
+            stack.enter_context(_no_attention_fast_path())
+            stack.callback(self._state.restore)
+            if self.target.root is not None:
+                self.adopt(self.target.root)
+            self._read_random()
+            hook = register_module_forward_pre_hook(self._meet)
+            stack.callback(hook.remove)
+        except BaseException:
+            stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.close()
+
+    def _read_random(self) -> None:
+        root = self.target.root
+        held = [] if root is None else [*root.parameters(), *root.buffers()]
+        self.devices = devices_of([*self._tensors, *held])
+        self._before = RandomState(self.devices, self._state.generators)
+        self._stack.callback(self._before.restore)
+        if self.seed is not None:
+            seed_torch(self.seed, self.devices)
+        self._start = RandomState(self.devices, self._state.generators)
+
+    def adopt(self, module: nn.Module) -> None:
+        """Record a module that may not be below the model."""
+        known = len(self._state.generators)
+        for new in self._state.adopt(module):
+            refuse_module(self.target.root, new)
+        for generator in self._state.generators[known:]:
+            if hasattr(self, "_start"):
+                self._before.add(generator)
+                self._start.add(generator)
+
+    def _meet(self, module: nn.Module, _: Any) -> None:
+        """Record a module that only its call makes known, and refuse couplings."""
+        if threading.get_ident() != self._thread:
+            return
+        self.adopt(module)
+        reason = couples_samples(module) if self.batched else None
+        if reason is not None:
+            where = module_name(self.target.root, module)
+            advice = "." if "Build" in reason else ", or replace it by GroupNorm."
+            raise SampleDependenceError(
+                f"samples must be independent; {type(module).__name__} ({where})"
+                f" {reason}{advice}",
+                module=where,
+            )
+
+    def modules(self) -> list[nn.Module]:
+        """Return the modules known so far."""
+        return list(self._state.modules())
+
+    def copies(self) -> dict[int, Tensor]:
+        """Return private copies of what the modules hold, by ``id``."""
+        return self._state.copies()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Start a forward from the state of the call's beginning."""
+        self._state.rewind()
+        self._start.restore()
+        depth = getattr(_forward_depth, "value", 0)
+        _forward_depth.value = depth + 1
+        try:
+            yield
+        finally:
+            _forward_depth.value = depth
+
+    def observe(self) -> None:
+        """Note what the forward just made drew or moved; refuse unseeded draws."""
+        self.moved = self._state.moved()
+        self.drew = self._start.moved(
+            RandomState(self.devices, self._state.generators)
+        )
+        if self.drew and self.seed is None:
+            raise InputError(
+                f"the model draws random numbers ({', '.join(self.drew)}), so its"
+                " derivative depends on the draw; pass seed=<int> (in a loop, the"
+                " step number) for the draw of torch.manual_seed(seed), or call"
+                " model.eval() first",
+                argument="seed",
+                drew=self.drew,
+            )
+
+    def rewind(self) -> None:
+        """Bring modules and generators back to where the call began."""
+        self._state.rewind()
+        self._start.restore()
+
+
+def _read_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(
+            f"seed must be a whole number; got {type(seed).__name__}", argument="seed"
+        )
+    return seed
+
+
+@contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    """Keep casts made here out of the caller's autocast region.
+
+    A cast made where gradients are off would be reused by the caller's own
+    forward, which would then get no gradient.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _no_attention_fast_path() -> Iterator[None]:
+    """Run attention modules as plain operations: the fused path has no derivative."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,88 @@
+"""What a method is: an interchangeable way to compute the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gradkit._methods._task import Task
+from gradkit._problem._block import Block
+
+__all__ = ["Method"]
+
+Kind = Literal["inputs", "parameters"]
+
+
+def _no_reason(task: Task) -> str | None:
+    """Return ``None``: what is not known to fail is tried."""
+    return None
+
+
+@dataclass(frozen=True)
+class Method:
+    """An interchangeable way to pull cotangents back; a value, not a class to derive.
+
+    A method speaks flat matrices. It is given a :class:`Task` and yields blocks
+    ``(samples, rows, values)``, where ``values`` holds one ``(n, r, size)`` tensor
+    per thing differentiated with respect to. Which rows there are, and how they
+    become tensors of the caller's shapes, is not its business.
+
+    Args:
+        name: What ``method=`` and messages call it.
+        mode: ``"reverse"`` or ``"forward"``.
+        summary: One line: how it works and when it is a good choice.
+        inputs: Rows with respect to inputs, or ``None`` where it has none.
+        parameters: Rows with respect to parameters, or ``None``.
+        unsupported: From a task to the reason why it cannot serve it, or ``None``.
+        through_graph: The kinds (``"inputs"``, ``"parameters"``) for which it pulls
+            back through the one realised forward. Results of any other kind are
+            checked against that forward before they are returned.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> from gradkit import Method
+        >>> def rows(task):
+        ...     for r in range(task.rows):
+        ...         pulled = task.graph.pull(task.cotangents(slice(r, r + 1))[0])
+        ...         values = tuple(p[:, None] for p in pulled)
+        ...         yield gk.Block(slice(0, task.samples), slice(r, r + 1), values)
+        >>> mine = Method("mine", "reverse", "one backward per output", inputs=rows)
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> J = gk.jacobian(layer, torch.ones(4, 3), method=mine)
+        >>> torch.equal(J[0], layer.weight)
+        True
+    """
+
+    name: str
+    mode: Literal["reverse", "forward"]
+    summary: str
+    inputs: Callable[[Task], Iterator[Block]] | None = None
+    parameters: Callable[[Task], Iterator[Block]] | None = None
+    unsupported: Callable[[Task], str | None] = _no_reason
+    through_graph: tuple[Kind, ...] = ()
+
+    def run(self, task: Task) -> Iterator[Block]:
+        """Yield the blocks of ``task``."""
+        rows = self.inputs if task.kind == "inputs" else self.parameters
+        assert rows is not None, "reason() is asked first"
+        return rows(task)
+
+    def reason(self, task: Task) -> str | None:
+        """Return why this method cannot serve ``task``, or ``None``."""
+        rows = self.inputs if task.kind == "inputs" else self.parameters
+        if rows is None:
+            return f"it computes no derivatives with respect to {task.kind}"
+        if task.forwards.guard.drew and task.kind not in self.through_graph:
+            return (
+                "the forward draws random numbers, and it would run the model again"
+                " on other batches, which draws others"
+            )
+        if task.forwards.guard.moved and task.kind not in self.through_graph:
+            moved = ", ".join(map(repr, task.forwards.guard.moved[:3]))
+            return (
+                f"the forward moves buffers ({moved}), and it would run the model"
+                " again on other batches, which moves them otherwise"
+            )
+        return self.unsupported(task)

@@ -1,0 +1,111 @@
+"""The objective of one forward: its values, its cotangent, and what it may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._guards._graph import Graph
+from gradkit._guards._independence import refuse_coupling
+from gradkit.errors import InputError
+from gradkit.objectives import check_objective_values
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    objective: Callable[[Any], Tensor] | None, graph: Graph, *, batched: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``.
+
+    It is called once, on the outputs of the whole batch. Unless the result keeps
+    its graph, it sees copies that no graph of the model hangs on.
+    """
+    outputs = graph.outputs
+    if objective is None:
+        return _lone_output(graph)
+    leaves = list(outputs.tensors)
+    if not graph.connected:
+        leaves = [t.detach().requires_grad_() for t in leaves]
+    values = objective(outputs.given([t.clone() for t in leaves]))
+    if not batched and isinstance(values, Tensor) and values.numel() == 1:
+        values = values.reshape(1)
+    values = check_objective_values(values, graph.samples)
+    _refuse_parameters(values, leaves)
+
+    def pull(weights: Tensor) -> tuple[Tensor, ...]:
+        if not values.requires_grad:
+            return tuple(torch.zeros_like(t) for t in leaves)
+        wanted = [t for t in leaves if t.requires_grad]
+        found = iter(
+            torch.autograd.grad(
+                values,
+                wanted,
+                weights.to(values.dtype),
+                retain_graph=True,
+                create_graph=graph.connected,
+                materialize_grads=True,
+            )
+            if wanted
+            else ()
+        )
+        return tuple(
+            next(found) if t.requires_grad else torch.zeros_like(t) for t in leaves
+        )
+
+    ones = torch.ones_like(values.detach())
+    if batched:
+        refuse_coupling(
+            pull,
+            ones,
+            "the objective's value",
+            "Return each sample's own number, without a mean, sum or normalisation"
+            " over the batch",
+        )
+    cotangent = torch.cat(
+        [c.reshape(graph.samples, -1).to(graph.dtype) for c in pull(ones)], 1
+    )
+    return values, cotangent
+
+
+def _lone_output(graph: Graph) -> tuple[Tensor, Tensor]:
+    width = graph.outputs.width
+    if width != 1:
+        shapes = ", ".join(str(tuple(size)) for size in graph.outputs.sizes)
+        raise InputError(
+            f"objective may be left out only where a sample has one output; got"
+            f" {width} (shape {shapes}). Pass gk.objectives.class_score(index),"
+            " gk.objectives.sample_loss(criterion, targets) or another function of"
+            " the outputs; for all outputs take gk.jacobian or gk.parameter_jacobian",
+            argument="objective",
+            outputs=width,
+        )
+    values = torch.cat([t.reshape(-1) for t in graph.outputs.tensors if t.numel()])
+    ones = torch.ones(graph.samples, 1, dtype=graph.dtype, device=graph.device)
+    return values, ones
+
+
+def _refuse_parameters(values: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Refuse an objective that leads to anything but the outputs."""
+    own = {id(t) for t in leaves if t.is_leaf}
+    stop = {t.grad_fn for t in leaves if t.grad_fn is not None}
+    stack = [values.grad_fn] if values.grad_fn is not None else []
+    seen = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or node in stop:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in own:
+            raise InputError(
+                "objective must depend on the outputs alone; it uses a tensor of"
+                f" shape {tuple(variable.shape)} that requires grad, whose part of"
+                " the gradient would be lost. Move it into the model, or detach it",
+                argument="objective",
+                shape=tuple(variable.shape),
+            )
+        stack += [n for n, _ in node.next_functions if n is not None]

@@ -1,0 +1,168 @@
+"""How work is cut to fit the memory budget, and what ``explain`` prints of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradkit._guards._memory import Known
+from gradkit._memory_use import TensorBytes, format_bytes
+from gradkit._methods._task import Values
+from gradkit.errors import InputError
+
+__all__ = ["Plan", "Planner"]
+
+Run = Callable[[slice, slice], Values]
+
+
+class Planner:
+    """Cuts a rectangle of work into tiles that fit ``budget`` bytes.
+
+    The bytes of one unit are measured once on the smallest tile, and remembered in
+    ``known``. A measured tile is computed again with the rest, so that the first
+    call and later ones cut alike and agree to the last bit.
+    """
+
+    def __init__(self, budget: int, known: Known, *, strict: bool = False) -> None:
+        self.budget, self.known, self.strict = budget, known, strict
+
+    def units(self, name: str, run: Run) -> int:
+        """Return how many units of ``name`` fit at once; at least one."""
+        size = self.known.bytes_per_unit.get(name)
+        if size is None:
+            with TensorBytes() as count:
+                run(slice(0, 1), slice(0, 1))
+            size = max(count.peak, 1)
+            self.known.bytes_per_unit[name] = size
+        if self.strict and size > self.budget:
+            raise InputError(
+                f"max_memory must hold one row at least; got {self.budget:,} bytes,"
+                f" and method {name!r} needs {size:,} for one"
+                f" ({format_bytes(size)}); raise max_memory, or choose another method",
+                argument="max_memory",
+                needed=size,
+            )
+        return max(self.budget // size, 1)
+
+    def tiles(
+        self, name: str, first: int, second: int, run: Run
+    ) -> Iterator[tuple[slice, slice, Values]]:
+        """Yield ``(first, second, run(first, second))`` over the whole rectangle.
+
+        The second axis is cut only where one unit of the first does not fit.
+        Running out of memory halves the tile and goes on.
+        """
+        if not first * second:
+            return
+        units = self.units(name, run)
+        tall, wide = max(units // second, 1), min(units, second)
+        count = -(-first // tall) * -(-second // wide)
+        bar = _bar(name, count)
+        row = 0
+        while row < first:
+            rows, column = slice(row, min(row + tall, first)), 0
+            while column < second:
+                columns = slice(column, min(column + wide, second))
+                try:
+                    values = run(rows, columns)
+                except Exception as error:
+                    if not _out_of_memory(error) or (tall, wide) == (1, 1):
+                        raise
+                    if tall > 1 and column == 0:
+                        tall = max(tall // 2, 1)
+                        rows = slice(row, min(row + tall, first))
+                    else:
+                        wide = max(wide // 2, 1)
+                    continue
+                yield rows, columns, values
+                del values
+                column = columns.stop
+                bar.update()
+            row = rows.stop
+        bar.close()
+
+    def watched(self, name: str, count: int) -> Iterator[int]:
+        """Yield ``range(count)``, with a progress bar if it takes long."""
+        bar = _bar(name, count)
+        for index in range(count):
+            yield index
+            bar.update()
+        bar.close()
+
+
+class _NoBar:
+    def update(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _bar(name: str, count: int) -> Any:
+    """Return a bar that shows itself after two seconds, on a terminal alone."""
+    if count < 2:
+        return _NoBar()
+    from tqdm import tqdm
+
+    return tqdm(total=count, desc=f"gradkit: {name}", delay=2, disable=None, leave=False)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What serves a call, why, and at what cost; ``print`` it.
+
+    Args:
+        function: The public function.
+        method: The name of the method that serves it.
+        reasons: For every method, why it does not serve, or ``None``.
+        samples: ``N``; 1 where no sample axis is assumed.
+        outputs: ``K``, the numbers in one sample's output.
+        sizes: The entries of each input or parameter, by name.
+        result_bytes: The size of the full result.
+        budget: The bytes of tensors that may be alive beyond it.
+        row_bytes: The bytes that one row was measured to need.
+        chunk: How many rows are computed at once.
+        passes: How many backward (or forward-mode) passes that takes.
+        notes: What else the forward showed.
+    """
+
+    function: str
+    method: str
+    reasons: Mapping[str, str | None]
+    samples: int
+    outputs: int
+    sizes: Mapping[str, int]
+    result_bytes: int
+    budget: int
+    row_bytes: int
+    chunk: int
+    passes: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        total = sum(self.sizes.values())
+        lines = [
+            f"{self.function} by {self.method!r}",
+            f"  samples N = {self.samples}, outputs K = {self.outputs},"
+            f" entries = {total:,}",
+            f"  result {format_bytes(self.result_bytes)};"
+            f" {format_bytes(self.row_bytes)} per row measured,"
+            f" {self.chunk} at once in {format_bytes(self.budget)};"
+            f" {self.passes} pass{'es' if self.passes != 1 else ''}",
+        ]
+        width = max(map(len, self.reasons))
+        for name, reason in self.reasons.items():
+            mark = "serves" if name == self.method else "could serve"
+            lines.append(f"  {name:<{width}}  {reason or mark}")
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)

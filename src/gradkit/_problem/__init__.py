@@ -1,0 +1,1 @@
+"""The user's shapes and names <-> flat rows; nothing else knows both."""

@@ -1,0 +1,142 @@
+"""What the caller passes as ``model``: what to call, and whose modules it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradkit.errors import InputError, UnsupportedModelError
+
+__all__ = ["Target", "module_name", "read_target"]
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The callable to differentiate, without wrappers, and its root module."""
+
+    call: Callable[..., Any]
+    root: nn.Module | None
+    #: What a memory of this model hangs on; outlives no model.
+    identity: Any = field(repr=False)
+
+    def find(self, name: str) -> nn.Module | None:
+        """Return the submodule called ``name``, if there is one."""
+        if self.root is None:
+            return None
+        return dict(self.root.named_modules(remove_duplicate=False)).get(name)
+
+    def submodule_names(self) -> list[str]:
+        """Return the dotted names of all submodules, each once."""
+        if self.root is None:
+            return []
+        return [name for name, _ in self.root.named_modules() if name]
+
+
+def module_name(root: nn.Module | None, module: nn.Module) -> str:
+    """Return where ``module`` stands, for messages."""
+    if root is not None:
+        for name, candidate in root.named_modules():
+            if candidate is module:
+                return f"at {name!r}" if name else "the model itself"
+    return "called by the model"
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Take off ``torch.compile`` and (distributed) data parallel wrappers."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(
+            module, (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        ):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def read_target(model: Any) -> Target:
+    """Read and check ``model``."""
+    if isinstance(model, nn.Module):
+        root = unwrap(model)
+        return Target(root, root, root)
+    if isinstance(model, type):
+        raise InputError(
+            f"model must be an instance; got the class {model.__name__}."
+            f" Build it first: {model.__name__}(...)",
+            argument="model",
+        )
+    if isinstance(model, (Tensor, np.ndarray)) or not callable(model):
+        raise InputError(
+            "model must be an nn.Module or a callable; got"
+            f" {type(model).__name__}. The order of the arguments is"
+            " (model, inputs, ...)",
+            argument="model",
+        )
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, nn.Module):
+        root = unwrap(owner)
+        name = getattr(model, "__name__", "")
+        call = getattr(root, name, model) if root is not owner else model
+        return Target(call, root, root)
+    return Target(model, None, model)
+
+
+def refuse_module(root: nn.Module | None, module: nn.Module) -> None:
+    """Refuse kinds of modules that cannot be differentiated without a trace."""
+    kind, where = type(module).__name__, module_name(root, module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and (
+        module.has_uninitialized_params()
+    ):
+        raise UnsupportedModelError(
+            f"{kind} ({where}) is lazy and has no parameters yet; run the model"
+            " once on a batch first",
+            module=where,
+        )
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and (
+        module.max_norm is not None
+    ):
+        raise UnsupportedModelError(
+            f"{kind} ({where}) has max_norm={module.max_norm}, so its forward"
+            " overwrites its own weight; renormalise the weight once with"
+            " torch.no_grad() and set max_norm=None",
+            module=where,
+        )
+    if "FSDP" in kind or "FullyShardedDataParallel" in kind:
+        raise UnsupportedModelError(
+            f"{kind} ({where}) is sharded over processes; gather it and pass the"
+            " plain module",
+            module=where,
+        )
+    for name, parameter in module.named_parameters(recurse=False):
+        if parameter.is_inference():
+            raise UnsupportedModelError(
+                f"parameter {name!r} of {kind} ({where}) was made under"
+                " torch.inference_mode, so autograd cannot record it; build or load"
+                " the model outside inference_mode, or copy.deepcopy(model) there",
+                module=where,
+                parameter=name,
+            )
+
+
+def couples_samples(module: nn.Module) -> str | None:
+    """Return why a module is known to mix the samples of a batch, or ``None``."""
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return None
+    if module.training:
+        return "is in training mode and mixes them. Call model.eval() first"
+    if module.running_mean is None:
+        return (
+            "has no running statistics and mixes them in eval mode too."
+            " Build it with track_running_stats=True"
+        )
+    return None
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """Whether a module's attributes live in TorchScript, out of Python's reach."""
+    return isinstance(module, torch.jit.ScriptModule)

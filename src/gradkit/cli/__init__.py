@@ -1,0 +1,118 @@
+"""The command ``gradkit``: worked examples and checks without writing a program.
+
+Exit codes are the same for every subcommand: 0 fine, 1 a finding, 2 usage or
+unusable data (one line on stderr, no traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+from gradkit.cli._command import (
+    FINE,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    USAGE,
+    Command,
+    UsageError,
+)
+
+__all__ = ["COMMANDS", "Command", "UsageError", "main"]
+
+# A subcommand is one module and one line here. Only the one asked for is imported.
+COMMANDS: tuple[Command, ...] = (
+    Command("mnist", "train on real digits and take every gradient", "_mnist"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``gradkit`` and return its exit code.
+
+    Args:
+        arguments: What follows ``gradkit`` on the command line; by default what
+            this process was started with.
+
+    Returns:
+        0 fine, 1 a finding, 2 usage or unusable data, 130 interrupted.
+
+    Example:
+        >>> from gradkit.cli import main
+        >>> main(["--help"])
+        usage: gradkit [-h] [--version] COMMAND ...
+        <BLANKLINE>
+        Gradients and Jacobians of PyTorch models: right, or refused.
+        <BLANKLINE>
+        commands:
+          mnist    train on real digits and take every gradient
+        <BLANKLINE>
+        gradkit COMMAND --help says what a command takes.
+        0
+    """
+    first, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or ["-h"]
+    name = "gradkit"
+    try:
+        if first not in _ABOUT:
+            command = _chosen(first)
+            name = f"gradkit {command.name}"
+            code = _run(command, rest)
+        else:
+            print(_ABOUT[first]())
+            code = FINE
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # As in `gradkit … | head`. Python would complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return code
+
+
+def _run(command: Command, arguments: Sequence[str]) -> int:
+    module = importlib.import_module(f"gradkit.cli.{command.module}")
+    try:
+        return module.run(arguments)
+    except SystemExit:  # argparse, when it has printed a command's --help
+        return FINE
+
+
+def _chosen(name: str) -> Command:
+    commands = {command.name: command for command in COMMANDS}
+    if name in commands:
+        return commands[name]
+    near = difflib.get_close_matches(name, commands, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    what = "option" if name.startswith("-") else "command"
+    raise UsageError(f"no {what} {name!r}{hint}; commands are {', '.join(commands)}")
+
+
+def _help() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    return "\n".join(
+        [
+            "usage: gradkit [-h] [--version] COMMAND ...",
+            "",
+            "Gradients and Jacobians of PyTorch models: right, or refused.",
+            "",
+            "commands:",
+            *(f"  {c.name:{width}}    {c.summary}" for c in COMMANDS),
+            "",
+            "gradkit COMMAND --help says what a command takes.",
+        ]
+    )
+
+
+def _version() -> str:
+    return f"gradkit {importlib.metadata.version('gradkit')}"
+
+
+_ABOUT = {"-h": _help, "--help": _help, "--version": _version}

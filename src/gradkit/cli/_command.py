@@ -1,0 +1,93 @@
+"""What a subcommand is, and how it says that it was called wrongly."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import NoReturn
+
+FINE = 0
+FINDING = 1
+USAGE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class UsageError(Exception):
+    """What the caller asked for cannot be done; its text is one line."""
+
+    def __str__(self) -> str:
+        # Texts of other libraries may have several lines.
+        return " ".join(super().__str__().split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A subcommand, without its code.
+
+    Attributes:
+        name: What is typed after ``gradkit``.
+        summary: One line for ``gradkit --help``.
+        module: In ``gradkit.cli``; its ``run(arguments)`` returns the exit code.
+    """
+
+    name: str
+    summary: str
+    module: str
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says what is wrong in one line.
+
+    Args:
+        name: The subcommand's.
+        description: What it does, for ``--help``.
+        example: A whole command line and a remark, for ``--help``.
+    """
+
+    def __init__(self, name: str, description: str, example: str) -> None:
+        super().__init__(
+            prog=f"gradkit {name}",
+            description=description,
+            epilog=example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what ``main`` prints, where argparse would print its usage."""
+        raise UsageError(message)
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return the ``type=`` of an option that takes a whole number.
+
+    Args:
+        least: The smallest number that will do.
+        most: The largest, if there is one.
+
+    Returns:
+        A function of the option's text.
+
+    Example:
+        >>> whole_number(0)("12")
+        12
+        >>> whole_number(1)("0")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a whole number of at least 1; got 0
+    """
+    span = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number {span}; got {text}"
+            )
+        return number
+
+    return read

@@ -1,0 +1,66 @@
+"""Tables and figures as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return an aligned table; the first ``left`` columns are flush left.
+
+    Args:
+        heads: A heading for each column.
+        rows: A text for each cell.
+        left: How many columns are flush left; the others are flush right.
+
+    Returns:
+        Lines without trailing spaces, under a rule.
+
+    Example:
+        >>> print(table(["method", "time"], [["onehot", "9 ms"], ["loop", "1310 ms"]]))
+          method     time
+          ------  -------
+          onehot     9 ms
+          loop    1310 ms
+    """
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "  "
+        + "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in (heads, rule, *rows)
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time with three digits.
+
+    Example:
+        >>> milliseconds(0.0123456), milliseconds(1.5)
+        ('12.3 ms', '1,500 ms')
+    """
+    value = 1000 * seconds
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def megabytes(number: int) -> str:
+    """Return a number of bytes in millions.
+
+    Example:
+        >>> megabytes(3_136_000)
+        '3.1 MB'
+    """
+    return f"{number / 1e6:,.1f} MB"
+
+
+def relative(number: float) -> str:
+    """Return a small ratio; none at all is said in a word.
+
+    Example:
+        >>> relative(1.234e-7), relative(0.0)
+        ('1.2e-07', 'none')
+    """
+    return f"{number:.1e}" if number else "none"
