@@ -7,10 +7,11 @@
 """
 
 from gradkit import errors, objectives
-from gradkit._gradients import input_gradients
-from gradkit._jacobian import jacobian
+from gradkit._gradients import input_gradients, per_sample_gradients
+from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
+from gradkit._parameter_jacobian import ParameterJacobian
 from gradkit._planner import Plan
 from gradkit._problem._block import Block
 from gradkit._problem._derivative import Derivative
@@ -21,10 +22,13 @@ __all__ = [
     "Block",
     "Derivative",
     "Method",
+    "ParameterJacobian",
     "Plan",
     "errors",
     "input_gradients",
     "jacobian",
     "objectives",
+    "parameter_jacobian",
+    "per_sample_gradients",
     "shared",
 ]

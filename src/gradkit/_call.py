@@ -14,6 +14,7 @@ from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._guards._memory import Known, operations, recall
+from gradkit._guards._random import RandomState
 from gradkit._guards._trace import Untouched, inside_forward
 from gradkit._guards._verify import disagreement
 from gradkit._memory_use import budget
@@ -75,6 +76,21 @@ class Request:
         return self.function in ("input_gradients", "per_sample_gradients")
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a call that is made again takes from the first one.
+
+    ``mapping`` puts private copies in place of the modules' tensors, by ``id``;
+    ``start`` is the random state that its forward started from.
+    """
+
+    mapping: dict[int, Tensor]
+    parameters: tuple[Parameter, ...]
+    cotangent: Tensor | None
+    start: RandomState
+    planner: Planner
+
+
 @dataclass(eq=False)
 class Call:
     """A call whose forward has run and whose samples are proved independent."""
@@ -94,6 +110,11 @@ class Call:
     form: str = "inputs"
     parameters: tuple[Parameter, ...] = ()
     values: Tensor | None = None
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The parameters' names, in the order of the rows."""
+        return [p.name for p in self.parameters]
 
     @property
     def precision(self) -> torch.dtype:
@@ -125,23 +146,25 @@ def candidates(function: str, method: Any) -> list[Method]:
 
 @contextmanager
 def open_call(
-    request: Request, *, mapping: dict[int, Tensor] | None = None
+    request: Request, *, given: Given | None = None
 ) -> Iterator[Call]:
     """Read the request, run the forward once, and prove what it needs."""
     candidates(request.function, request.method)
     target = read_target(request.model)
     inputs = read_inputs(request.inputs, _batched(request))
     objective = None
-    if request.takes_objective:
+    if request.takes_objective and given is None:
         labels = request.kind == "inputs"
         objective = as_objective(request.objective, labels_mean_class_score=labels)
     selector = read_of(target, request.of)
     entries, form, parameters = [], "inputs", ()
+    mapping = {} if given is None else given.mapping
     if request.kind == "inputs":
         entries, form = read_wrt(target, inputs, request.wrt)
-    else:
+    elif given is None:
         parameters = read_parameters(target, request.parameters)
-        parameters = tuple(_mapped(p, mapping or {}) for p in parameters)
+    else:
+        parameters = tuple(_mapped(p, mapping) for p in given.parameters)
     _refuse_lost_graph(request, inputs, parameters)
     tensors = [t.tensor for t in inputs.tensors]
     guard = Untouched(
@@ -151,6 +174,7 @@ def open_call(
         batched=inputs.batched,
         parameters=[p.tensor for p in parameters],
         mapping=mapping,
+        start=None if given is None else given.start,
     )
     with guard:
         forwards = Forwards(
@@ -164,19 +188,25 @@ def open_call(
         )
         graph = forwards.graph()
         values = cotangent = None
-        if request.takes_objective:
+        if given is not None:
+            cotangent = given.cotangent
+        elif request.takes_objective:
             values, cotangent = evaluate(objective, graph, batched=inputs.batched)
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))
-        size, strict = budget(request.max_memory, guard.devices)
-        planner = Planner(size, known, strict=strict)
+        if given is None:
+            size, strict = budget(request.max_memory, guard.devices)
+            planner = Planner(size, known, strict=strict)
+        else:
+            planner = given.planner
         task = Task(
             request.kind, graph, forwards, planner, cotangent, request.create_graph
         )
-        due = known.proof_is_due() or request.renew
+        due = given is None and (known.proof_is_due() or request.renew)
         proved = True
-        if inputs.batched and (due or request.kind == "parameters"):
+        if inputs.batched and given is None:
             proved = _prove(task, due=due)
+            known.passed()
         yield Call(
             request, target, inputs, guard, forwards, task, planner, known, due,
             proved, entries, form, parameters, values,
@@ -328,10 +358,21 @@ def solve(
                     return flat, method
             except (GradkitError, torch.OutOfMemoryError):
                 raise
-            except Exception as error:
+            except errors_of(method, call.task.kind) as error:
                 reason, last = describe(error), error
         reasons[method.name] = reason
     raise refusal(reasons) from last
+
+
+def errors_of(method: Method, kind: str) -> tuple[type[Exception], ...]:
+    """Return the exceptions that say that a method cannot serve a model.
+
+    A method that runs the model's own graph meets only what autograd raises; one
+    that transforms the model meets whatever its Python code makes of wrappers.
+    """
+    if kind in method.through_graph:
+        return (RuntimeError,)
+    return (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
 
 
 def describe(error: Exception) -> str:

@@ -1,14 +1,16 @@
-"""Gradients of one number per sample with respect to inputs."""
+"""Gradients of one number per sample: by the inputs, and by the parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gradkit._call import Request, named, open_call
+from gradkit._collect import collect
 from gradkit._jacobian import arrange, run, source_sizes, with_point
 from gradkit._methods._method import Method
+from gradkit._parameter_jacobian import ParameterJacobian
 
-__all__ = ["input_gradients"]
+__all__ = ["input_gradients", "per_sample_gradients"]
 
 
 def input_gradients(
@@ -86,8 +88,75 @@ def input_gradients(
         flat = run(call)
         lead = (call.task.samples,) if call.inputs.batched else ()
         shaped = [
-            f.reshape(*lead, *size)
+            f.reshape((*lead, *size))
             for f, size in zip(flat, source_sizes(call), strict=True)
         ]
         derivative = arrange(call, shaped)
         return with_point(call, derivative) if with_values else derivative
+
+
+def per_sample_gradients(
+    model: Any,
+    inputs: Any,
+    objective: Any = None,
+    *,
+    of: Any = None,
+    parameters: Any = None,
+    seed: int | None = None,
+    method: str | Method = "auto",
+    max_memory: int | str | None = None,
+) -> ParameterJacobian:
+    """Return the gradient of each sample's objective with respect to the parameters.
+
+    Row ``n`` is ``d objective[n] / d parameters``, never scaled by ``1/N``: the rows'
+    sum is what ``objective.sum().backward()`` gives.
+
+    Args:
+        model: Maps ``(N, *in)`` to ``(N, *out)``; an ``nn.Module``, a bound method
+            of one, or any callable (then ``parameters`` says whose). Read, never
+            modified.
+        inputs: As in :func:`jacobian`; integers are welcome. ``N`` may be 0.
+        objective: From batched outputs to one number per sample, ``(N,)``; see
+            ``gk.objectives``. ``None`` where a sample has one output.
+        of: What the objective is given, as in :func:`jacobian`.
+        parameters: Names, names of submodules, globs (``"*lora_*"``), a module, or a
+            mapping of names to tensors. ``None``: all that require grad. A frozen
+            parameter is included where it is named exactly.
+        seed: For a model that draws random numbers, as in :func:`jacobian`.
+        method: As in :func:`jacobian`.
+        max_memory: As in :func:`jacobian`; rows that do not fit are computed again
+            when they are asked for.
+
+    Returns:
+        A ``ParameterJacobian``: a mapping ``{name: (N, *p)}`` that also gives norms,
+        sums, clipped sums, Gram matrices and projections.
+
+    Raises:
+        InputError: An argument is not what the function takes.
+        SampleDependenceError: ``model`` or ``objective`` couples samples.
+        UnsupportedModelError: ``method`` cannot differentiate ``model``.
+
+    Cost:
+        One forward pass; then ``N`` pullbacks, vmapped over samples.
+
+    Example:
+        >>> import torch
+        >>> import torch.nn.functional as F
+        >>> import gradkit as gk
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = model.weight.data.fill_(1.0)
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> loss = gk.objectives.sample_loss(F.mse_loss, torch.zeros(2, 1))
+        >>> gk.per_sample_gradients(model, x, loss)["weight"].flatten(1)
+        tensor([[2., 0.],
+                [0., 8.]])
+
+    Source:
+        Goodfellow, "Efficient per-example gradient computations" (2015).
+    """
+    return collect(
+        Request(
+            "per_sample_gradients", model, inputs, objective, of=of,
+            parameters=parameters, seed=seed, method=method, max_memory=max_memory,
+        )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""The full Jacobian with respect to inputs."""
+"""The full Jacobian: with respect to inputs, and with respect to parameters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 from torch import Size, Tensor
 
 from gradkit._call import Call, Request, named, open_call, solve
+from gradkit._collect import collect
 from gradkit._methods._method import Method
+from gradkit._parameter_jacobian import ParameterJacobian
 from gradkit._problem._derivative import Derivative
 from gradkit._problem._result import OutRows, Rows, check_out
 from gradkit.errors import InputError
 
-__all__ = ["jacobian"]
+__all__ = ["jacobian", "parameter_jacobian"]
 
 
 def jacobian(
@@ -111,6 +113,65 @@ def jacobian(
         return with_point(call, derivative) if with_values else derivative
 
 
+def parameter_jacobian(
+    model: Any,
+    inputs: Any,
+    *,
+    of: Any = None,
+    parameters: Any = None,
+    seed: int | None = None,
+    method: str | Method = "auto",
+    max_memory: int | str | None = None,
+) -> ParameterJacobian:
+    """Return the Jacobian of each sample's output with respect to the parameters.
+
+    For sample ``n`` with output ``y`` and a parameter ``w`` this is
+    ``J[n, k, i] = dy[n, k] / dw[i]``.
+
+    Args:
+        model: Maps ``(N, *in)`` to ``(N, *out)``, as in :func:`jacobian`.
+        inputs: As in :func:`jacobian`; integers are welcome.
+        of: What to differentiate, as in :func:`jacobian`; one output.
+        parameters: Names, names of submodules, globs (``"*lora_*"``), a module, or a
+            mapping of names to tensors. ``None``: all that require grad. A frozen
+            parameter is included where it is named exactly.
+        seed: For a model that draws random numbers, as in :func:`jacobian`.
+        method: As in :func:`jacobian`.
+        max_memory: As in :func:`jacobian`; rows that do not fit are computed again
+            when they are asked for.
+
+    Returns:
+        A ``ParameterJacobian``: a mapping ``{name: (N, *out, *p)}`` that also gives
+        norms, Gram matrices, products and projections without forming all of it.
+
+    Raises:
+        InputError: An argument is not what the function takes.
+        SampleDependenceError: ``model`` couples samples.
+        UnsupportedModelError: ``method`` cannot differentiate ``model``.
+
+    Cost:
+        One forward pass; then ``N·K`` pullbacks, vmapped over samples.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> J = gk.parameter_jacobian(layer, torch.ones(5, 3))
+        >>> J["weight"].shape, J["bias"][4].tolist()
+        (torch.Size([5, 2, 2, 3]), [[1.0, 0.0], [0.0, 1.0]])
+
+    Source:
+        Jacot, Gabriel and Hongler, "Neural tangent kernel" (2018), sec. 4, where
+        its Gram matrix is the kernel.
+    """
+    return collect(
+        Request(
+            "parameter_jacobian", model, inputs, of=of, parameters=parameters,
+            seed=seed, method=method, max_memory=max_memory,
+        )  # fmt: skip
+    )
+
+
 def source_sizes(call: Call) -> list[Size]:
     """Return the shape of each source without its sample axis."""
     batched = call.inputs.batched
@@ -146,7 +207,7 @@ def _by_output(
     blocks, start = [], 0
     for out_size, width in zip(outputs.sizes, outputs.widths, strict=True):
         part = [
-            f[:, start : start + width].reshape(*lead, *out_size, *size)
+            f[:, start : start + width].reshape((*lead, *out_size, *size))
             for f, size in zip(flat, sizes, strict=True)
         ]
         blocks.append(part)

@@ -66,7 +66,11 @@ def evaluate(
             " over the batch",
         )
     cotangent = torch.cat(
-        [c.reshape(graph.samples, -1).to(graph.dtype) for c in pull(ones)], 1
+        [
+            c.reshape(graph.samples, width).to(graph.dtype)
+            for c, width in zip(pull(ones), outputs.widths, strict=True)
+        ],
+        1,
     )
     return values, cotangent
 

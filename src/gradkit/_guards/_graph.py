@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,10 +66,28 @@ class Graph:
         """Pull one cotangent back to ``points``; each keeps its own shape."""
         return self._gradients(cotangent, points, several=False)
 
+    def nodes(self) -> Iterator[Any]:
+        """Yield every node of the graph once."""
+        stack = [t.grad_fn for t in self.outputs.tensors if t.grad_fn is not None]
+        seen = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node
+            stack += [n for n, _ in node.next_functions if n is not None]
+
     def values(self) -> Tensor:
         """Return the outputs as ``(N, K)``, detached."""
         return torch.cat(
-            [t.detach().reshape(self.samples, -1) for t in self.outputs.tensors], 1
+            [
+                t.detach().reshape(self.samples, width)
+                for t, width in zip(
+                    self.outputs.tensors, self.outputs.widths, strict=True
+                )
+            ],
+            1,
         )
 
     def _flat_shape(self, gradient: Tensor) -> tuple[int, ...]:
@@ -82,7 +101,7 @@ class Graph:
         lead = cotangents.shape[:1] if several else ()
         pieces = cotangents.split(self.outputs.widths, -1)
         pairs = [
-            (y, c.reshape(*lead, *y.shape).to(y.dtype))
+            (y, c.reshape((*lead, *y.shape)).to(y.dtype))
             for y, c in zip(self.outputs.tensors, pieces, strict=True)
             if y.requires_grad
         ]

@@ -36,30 +36,32 @@ def random_cotangent(shape: tuple[int, ...], like: Tensor) -> Tensor:
     moves.
     """
     generator = _generator()
-    size = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
-    sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    size = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") + 0.5
+    sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
     return (size * sign).to(device=like.device, dtype=like.dtype)
 
 
 def _powers(samples: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     """Return signed powers of two, distinct as long as there are enough of them."""
     reach = 3 if dtype == torch.float16 else 12
-    exponents = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    exponents = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
     pool = torch.cat([2.0**exponents, -(2.0**exponents)])
     rounds = -(-samples // len(pool))
     drawn = [
-        pool[torch.randperm(len(pool), generator=generator)] for _ in range(rounds)
+        pool[torch.randperm(len(pool), generator=generator, device="cpu")]
+        for _ in range(rounds)
     ]
     return torch.cat(drawn)[:samples]
 
 
 def _signs(samples: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield vectors of signs of which, for any two samples, one tells them apart."""
-    numbers = torch.randperm(samples, generator=generator)
+    numbers = torch.randperm(samples, generator=generator, device="cpu")
     for bit in range(max(samples - 1, 1).bit_length()):
         yield 1.0 - 2.0 * ((numbers >> bit) & 1).to(torch.float64)
     for _ in range(2):
-        yield torch.randint(0, 2, (samples,), generator=generator).double() * 2 - 1
+        drawn = torch.randint(0, 2, (samples,), generator=generator, device="cpu")
+        yield drawn.double() * 2 - 1
 
 
 def _scaled(tensor: Tensor, weights: Tensor) -> Tensor:
@@ -122,7 +124,7 @@ def coupled_sample(
     if found is None:
         return None
     # Underflow and overflow break the scaling by powers, never that by signs.
-    ones = torch.ones(samples, dtype=torch.float64)
+    ones = torch.ones(samples, dtype=torch.float64, device="cpu")
     reproducible = _differing(base, pull(cotangent), ones) is None
     for signs in _signs(samples, generator):
         other = pull(_scaled(cotangent, signs))

@@ -20,9 +20,12 @@ class Known:
     bytes_per_unit: dict[str, int] = field(default_factory=dict)
 
     def proof_is_due(self) -> bool:
-        """Count a call; whether it is the first, or the 2nd, 4th, 8th, …."""
+        """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""
+        return (self.calls + 1) & self.calls == 0
+
+    def passed(self) -> None:
+        """Count a call whose proof held; one that failed must be tried again."""
         self.calls += 1
-        return self.calls & (self.calls - 1) == 0
 
 
 _MEMORY: WeakKeyDictionary[Any, dict[Hashable, Known]] = WeakKeyDictionary()

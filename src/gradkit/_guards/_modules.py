@@ -70,7 +70,6 @@ class ModuleState:
         self._seen: set[int] = set()
         self._clones: dict[int, Tensor] = {}  # by the id of the original
         self._mapping = dict(mapping or {})
-        self._mapped = {id(tensor) for tensor in self._mapping.values()}
         self._swapped: list[tuple[Any, Any, Tensor]] = []  # (container, key, original)
         self.generators: list[Any] = []
 
@@ -109,35 +108,36 @@ class ModuleState:
 
     def _swap(self, container: Any, key: Any, value: Tensor) -> None:
         """Note a tensor that a forward may write to."""
-        mapped = id(value) in self._mapping
-        private = not value.requires_grad and not isinstance(value, nn.Parameter)
-        if mapped or (private and value.device.type != "meta"):
+        if id(value) in self._mapping or _is_private(value):
             self._swapped.append((container, key, value))
 
     def _stand_in(self, original: Tensor) -> Tensor:
-        """Return the clone (or the mapped tensor) that stands for ``original``."""
-        if id(original) in self._mapping:
-            return self._mapping[id(original)]
+        """Return the private tensor that stands for ``original``."""
+        source = self._mapping.get(id(original), original)
+        if not _is_private(source):
+            return source
         clone = self._clones.get(id(original))
-        if clone is None or not _unchanged(clone, original):
+        if clone is None or not _unchanged(clone, source):
             # Only clones made here are ever compared, so version 0 is pristine.
-            clone = original.detach().clone()
+            clone = source.detach().clone()
             self._clones[id(original)] = clone
         return clone
 
     def moved(self) -> list[str]:
         """Return the names of buffers that a forward wrote to or replaced."""
         clones = {id(self._clones[i]): i for i in self._clones}
-        originals = {id(o): o for _, _, o in self._swapped}
+        sources = {
+            id(o): self._mapping.get(id(o), o) for _, _, o in self._swapped
+        }
         names = []
         for module in self._modules.values():
             if is_scripted(module):
                 continue
             for key, value in module._buffers.items():
-                if value is None or value.requires_grad or id(value) in self._mapped:
+                if value is None or value.requires_grad:
                     continue
-                source = clones.get(id(value))
-                if source is None or not _unchanged(value, originals[source]):
+                original = clones.get(id(value))
+                if original is None or not _unchanged(value, sources[original]):
                     names.append(key)
         return names
 
@@ -164,6 +164,15 @@ class ModuleState:
                 if isinstance(value, Tensor) and id(value) not in copies:
                     copies[id(value)] = _private(value)
         return copies
+
+
+def _is_private(value: Tensor) -> bool:
+    """Whether a forward may write to a tensor, so that it gets a clone."""
+    return (
+        not value.requires_grad
+        and not isinstance(value, nn.Parameter)
+        and value.device.type != "meta"
+    )
 
 
 def _private(value: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -59,6 +60,7 @@ class Untouched:
         batched: Whether modules known to couple samples are refused.
         parameters: Tensors that stand outside the model but belong to the call.
         mapping: Tensors to put in place of a module's own, by ``id``.
+        start: The random state to start from, where it is not the present one.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class Untouched:
         batched: bool = True,
         parameters: Iterable[Tensor] = (),
         mapping: dict[int, Tensor] | None = None,
+        start: RandomState | None = None,
     ) -> None:
         self.target, self.seed, self.batched = target, _read_seed(seed), batched
         self._tensors = [*tensors, *parameters]
-        self._state = ModuleState(mapping)
+        self.state = ModuleState(mapping)
+        self._given_start = start
         self._stack = ExitStack()
         self._thread = threading.get_ident()
         self.drew: list[str] = []
@@ -88,8 +92,9 @@ class Untouched:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(_eager())
             stack.enter_context(_no_autocast_cache())
+            stack.enter_context(_no_transform_warnings())
             stack.enter_context(_no_attention_fast_path())
-            stack.callback(self._state.restore)
+            stack.callback(self.state.restore)
             if self.target.root is not None:
                 self.adopt(self.target.root)
             self._read_random()
@@ -107,21 +112,23 @@ class Untouched:
         root = self.target.root
         held = [] if root is None else [*root.parameters(), *root.buffers()]
         self.devices = devices_of([*self._tensors, *held])
-        self._before = RandomState(self.devices, self._state.generators)
+        self._before = RandomState(self.devices, self.state.generators)
         self._stack.callback(self._before.restore)
-        if self.seed is not None:
+        if self._given_start is not None:
+            self._given_start.restore()
+        elif self.seed is not None:
             seed_torch(self.seed, self.devices)
-        self._start = RandomState(self.devices, self._state.generators)
+        self.start = RandomState(self.devices, self.state.generators)
 
     def adopt(self, module: nn.Module) -> None:
         """Record a module that may not be below the model."""
-        known = len(self._state.generators)
-        for new in self._state.adopt(module):
+        known = len(self.state.generators)
+        for new in self.state.adopt(module):
             refuse_module(self.target.root, new)
-        for generator in self._state.generators[known:]:
-            if hasattr(self, "_start"):
+        for generator in self.state.generators[known:]:
+            if hasattr(self, "start"):
                 self._before.add(generator)
-                self._start.add(generator)
+                self.start.add(generator)
 
     def _meet(self, module: nn.Module, _: Any) -> None:
         """Record a module that only its call makes known, and refuse couplings."""
@@ -140,17 +147,17 @@ class Untouched:
 
     def modules(self) -> list[nn.Module]:
         """Return the modules known so far."""
-        return list(self._state.modules())
+        return list(self.state.modules())
 
     def copies(self) -> dict[int, Tensor]:
         """Return private copies of what the modules hold, by ``id``."""
-        return self._state.copies()
+        return self.state.copies()
 
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Start a forward from the state of the call's beginning."""
-        self._state.rewind()
-        self._start.restore()
+        self.state.rewind()
+        self.start.restore()
         depth = getattr(_forward_depth, "value", 0)
         _forward_depth.value = depth + 1
         try:
@@ -160,9 +167,9 @@ class Untouched:
 
     def observe(self) -> None:
         """Note what the forward just made drew or moved; refuse unseeded draws."""
-        self.moved = self._state.moved()
-        self.drew = self._start.moved(
-            RandomState(self.devices, self._state.generators)
+        self.moved = self.state.moved()
+        self.drew = self.start.moved(
+            RandomState(self.devices, self.state.generators)
         )
         if self.drew and self.seed is None:
             raise InputError(
@@ -176,8 +183,8 @@ class Untouched:
 
     def rewind(self) -> None:
         """Bring modules and generators back to where the call began."""
-        self._state.rewind()
-        self._start.restore()
+        self.state.rewind()
+        self.start.restore()
 
 
 def _read_seed(seed: Any) -> int | None:
@@ -203,6 +210,18 @@ def _no_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _no_transform_warnings() -> Iterator[None]:
+    """Silence what torch says of its own transforms; the model's warnings pass."""
+    with warnings.catch_warnings():
+        for text in (
+            "There is a performance drop because we have not yet implemented",
+            ".*torch.jit.script.* is deprecated",
+        ):
+            warnings.filterwarnings("ignore", message=text)
+        yield
 
 
 @contextmanager

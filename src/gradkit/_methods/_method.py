@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from gradkit._methods._reasons import no_second_derivative
 from gradkit._methods._task import Task
 from gradkit._problem._block import Block
 
@@ -74,6 +75,10 @@ class Method:
         rows = self.inputs if task.kind == "inputs" else self.parameters
         if rows is None:
             return f"it computes no derivatives with respect to {task.kind}"
+        if task.connected:
+            lost = no_second_derivative(task)
+            if lost is not None:
+                return lost
         if task.forwards.guard.drew and task.kind not in self.through_graph:
             return (
                 "the forward draws random numbers, and it would run the model again"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
 from gradkit._methods._task import Task
 from gradkit._problem._target import module_name
 
-__all__ = ["no_transform"]
+__all__ = ["no_second_derivative", "no_transform"]
 
 
 def _hooked(task: Task) -> str | None:
@@ -26,33 +26,47 @@ def _hooked(task: Task) -> str | None:
 
 def _custom_function(task: Task) -> str | None:
     """Return which custom Function lacks what torch.func asks of it."""
-    stack = [t.grad_fn for t in task.graph.outputs.tensors if t.grad_fn is not None]
-    seen = set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    for node in task.graph.nodes():
         cls = getattr(node, "_forward_cls", None)
-        if cls is not None:
-            if cls.setup_context is _SingleLevelFunction.setup_context:
-                return (
-                    f"the custom Function {cls.__name__} has no setup_context"
-                    " staticmethod, without which torch.func cannot transform it"
-                )
-            if not cls.generate_vmap_rule and "vmap" not in vars(cls):
-                return (
-                    f"the custom Function {cls.__name__} has neither"
-                    " generate_vmap_rule nor a vmap staticmethod"
-                )
-        stack += [n for n, _ in node.next_functions if n is not None]
+        if cls is None:
+            continue
+        if cls.setup_context is _SingleLevelFunction.setup_context:
+            return (
+                f"the custom Function {cls.__name__} has no setup_context"
+                " staticmethod, without which torch.func cannot transform it"
+            )
+        if not cls.generate_vmap_rule and "vmap" not in vars(cls):
+            return (
+                f"the custom Function {cls.__name__} has neither"
+                " generate_vmap_rule nor a vmap staticmethod"
+            )
     return None
 
 
-def _scripted(task: Task) -> str | None:
-    for module in task.forwards.guard.modules():
-        if "Script" in type(module).__name__ and isinstance(module, nn.Module):
-            return f"{type(module).__name__} is TorchScript, which torch.func skips"
+def no_second_derivative(task: Task) -> str | None:
+    """Return which custom Function keeps a tensor that has lost its graph.
+
+    Its backward treats that tensor as a constant, so a derivative of the result
+    would silently miss a part (pytorch/pytorch#58509).
+    """
+    for node in task.graph.nodes():
+        cls = getattr(node, "_forward_cls", None)
+        if cls is None:
+            continue
+        kept = [(name, value) for name, value in vars(node).items()]
+        kept += [("saved_tensors", value) for value in node.saved_tensors]
+        for name, value in kept:
+            if (
+                isinstance(value, Tensor)
+                and value.is_floating_point()
+                and not value.requires_grad
+            ):
+                return (
+                    f"the custom Function {cls.__name__} keeps a tensor without a"
+                    f" graph (ctx.{name}), so a derivative of this result could miss"
+                    " a part. Save inputs and outputs alone, with"
+                    " ctx.save_for_backward, and compute the rest in backward"
+                )
     return None
 
 

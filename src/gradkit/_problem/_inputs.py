@@ -224,7 +224,10 @@ def _caller(inputs: Any) -> Callable[[Callable[..., Any], Any], Any]:
 
 def _own(value: Tensor) -> Tensor:
     """Return the tensor, or a clone of one made under ``inference_mode``."""
-    return value.clone() if value.is_inference() else value
+    if not value.is_inference():
+        return value
+    with torch.inference_mode(False):
+        return value.clone()
 
 
 def read_inputs(inputs: Any, batched: bool | None) -> Inputs:

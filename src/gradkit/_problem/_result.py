@@ -35,10 +35,12 @@ class Rows:
         self.like = tuple(like)
         self.connected = connected
         self._blocks: list[Block] = []
+        self._written = torch.zeros(samples, rows, dtype=torch.bool, device="cpu")
         self._flat: list[Tensor] | None = None
 
     def write(self, block: Block) -> None:
         """Take one block of rows."""
+        self._count(block)
         whole = block.covers(self.samples, self.rows)
         if self.connected or (whole and self._flat is None and not self._blocks):
             self._blocks.append(block)
@@ -53,8 +55,39 @@ class Rows:
         for target, values in zip(self._flat, block.values, strict=True):
             target[block.samples, block.rows] = values
 
+    def _count(self, block: Block) -> None:
+        """Refuse blocks that are no tensors of the promised sizes."""
+        n = block.samples.stop - block.samples.start
+        r = block.rows.stop - block.rows.start
+        wanted = [(n, r, shape.numel()) for shape, _, _ in self.like]
+        got = [tuple(v.shape) for v in block.values]
+        if wanted != got:
+            raise InputError(
+                f"a method must yield values of shapes {wanted} for samples"
+                f" {block.samples} and rows {block.rows}; got {got}",
+                argument="method",
+            )
+        part = self._written[block.samples, block.rows]
+        if bool(part.any()):
+            raise InputError(
+                f"a method must yield each row once; it yielded some of samples"
+                f" {block.samples} and rows {block.rows} again",
+                argument="method",
+            )
+        part.fill_(True)
+
+    def _complete(self) -> None:
+        missing = int((~self._written).sum())
+        if missing:
+            raise InputError(
+                f"a method must yield each row once; {missing} of"
+                f" {self.samples * self.rows} never came",
+                argument="method",
+            )
+
     def flat(self) -> list[Tensor]:
         """Return one ``(N, R, size)`` tensor per thing differentiated."""
+        self._complete()
         if self._flat is not None:
             return self._flat
         if not self._blocks:
@@ -110,6 +143,7 @@ class OutRows(Rows):
 
     def write(self, block: Block) -> None:
         """Copy one block of rows, row by row where the strides ask for it."""
+        self._count(block)
         (values,) = block.values
         count = values.shape[0]
         if block.rows.stop - block.rows.start == self.rows:
@@ -122,7 +156,8 @@ class OutRows(Rows):
 
     def flat(self) -> list[Tensor]:
         """Return the target itself, viewed as ``(N, R, size)`` where it can be."""
-        return [self.target.reshape(self.samples, self.rows, -1)]
+        self._complete()
+        return [self.target.reshape(self.samples, self.rows, self.in_size.numel())]
 
 
 def _storages_overlap(first: Tensor, second: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradkit._memory_use import TensorBytes
 
-_CALLS = 3
+_CALLS = 5
 _ENOUGH_SECONDS = 1.0
 
 
@@ -20,7 +20,7 @@ def cost(compute: Callable[[], Tensor]) -> tuple[Tensor, float, int]:
 
     Args:
         compute: Called first with its tensors counted, which takes longer, and then
-            three times against the clock, or until that took a second.
+            five times against the clock, or until that took a second.
 
     Returns:
         The result; the median time of the later calls; the bytes of the tensors

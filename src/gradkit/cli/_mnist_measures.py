@@ -167,7 +167,8 @@ def measure(network: nn.Sequential, images: Tensor, labels: Tensor) -> Measures:
         try:
             twin_value = gk.jacobian(twin, twin_images, method=name)
         except UnsupportedModelError as error:
-            return MethodRun(name, reason=error.message)
+            reasons = error.facts.get("reasons", {})
+            return MethodRun(name, reason=reasons.get(name, error.message))
         value, seconds, peak = cost(lambda: gk.jacobian(network, images, method=name))
         difference = _difference(value, twin_value, reference, undecided)
         return MethodRun(name, None, seconds, peak, difference)

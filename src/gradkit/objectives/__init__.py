@@ -94,7 +94,7 @@ def weighted_sum(weights: Tensor | np.ndarray | Sequence[Any]) -> Objective:
     if numbers is None or numbers.is_complex() or numbers.dtype == torch.bool:
         raise InputError(
             "weighted_sum takes weights that are a tensor of real numbers;"
-            f" {describe(weights)} came.",
+            f" got {describe(weights)}.",
             weights_type=type(weights).__name__,
         )
     return WeightedSum(numbers, follows_device=numbers is not weights)
@@ -189,8 +189,8 @@ def sample_loss(
     """
     if isinstance(criterion, type) and issubclass(criterion, nn.Module):
         raise InputError(
-            f"sample_loss takes a criterion that can be called; the class"
-            f" {criterion.__name__} came. Write {criterion.__name__}().",
+            f"sample_loss takes a criterion that can be called; got the class"
+            f" {criterion.__name__}. Write {criterion.__name__}().",
             criterion=criterion.__name__,
         )
     if not callable(criterion):
@@ -198,7 +198,7 @@ def sample_loss(
         hint = f"sample_loss({criterion_name(targets)}, targets)" if swapped else ""
         raise InputError(
             "sample_loss takes a criterion that can be called;"
-            f" {describe(criterion)} came. Write"
+            f" got {describe(criterion)}. Write"
             f" {hint or 'sample_loss(F.cross_entropy, targets)'}.",
             criterion_type=type(criterion).__name__,
         )
@@ -246,7 +246,7 @@ def token_loss(
     if not is_integer or labels.dim() != 2:
         raise InputError(
             "token_loss takes labels that are an integer tensor (N, T);"
-            f" {describe(labels)} came.",
+            f" got {describe(labels)}.",
             label_type=type(labels).__name__,
         )
     _check_reduction("token_loss", reduction, ("mean", "sum"))
@@ -267,6 +267,6 @@ def _check_reduction(
     if reduction not in allowed:
         raise InputError(
             f"{name} takes reduction {' or '.join(map(repr, allowed))}, over the"
-            f" elements of one sample; {reduction!r} came.",
+            f" elements of one sample; got {reduction!r}.",
             reduction=reduction,
         )

@@ -43,8 +43,8 @@ def as_objective(
         name = criterion_name(objective)
         loss = f"F.{name}" if _is_function(objective) else f"nn.{name}()"
         raise InputError(
-            "objective must map outputs to one number per sample; the loss"
-            f" {name} came, which needs targets as well. Write"
+            "objective must map outputs to one number per sample; got the loss"
+            f" {name}, which needs targets as well. Write"
             f" gk.objectives.sample_loss({loss}, y).",
             objective=name,
         )
@@ -54,15 +54,15 @@ def as_objective(
         raise _labels_refusal(objective)
     if isinstance(objective, nn.Module):
         raise InputError(
-            "objective must map outputs to one number per sample; the module"
-            f" {type(objective).__name__} came. The order is (model, inputs,"
+            "objective must map outputs to one number per sample; got the module"
+            f" {type(objective).__name__}. The order is (model, inputs,"
             " objective). Write lambda outputs: module(outputs) if it is meant.",
             objective=type(objective).__name__,
         )
     if not callable(objective) or isinstance(objective, type):
         raise InputError(
             "objective must be a callable that maps outputs to one number per sample;"
-            f" {_came(objective)} came. Write gk.objectives.output_sum,"
+            f" got {_given(objective)}. Write gk.objectives.output_sum,"
             " gk.objectives.class_score(index) or"
             " gk.objectives.sample_loss(F.cross_entropy, y).",
             objective=type(objective).__name__,
@@ -79,18 +79,18 @@ def check_objective_values(values: Any, n: int) -> Tensor:
     if not isinstance(values, Tensor):
         raise InputError(
             f"objective must return a floating tensor of shape ({n},), one number per"
-            f" sample; {describe(values)} came. Return the tensor alone.",
+            f" sample; got {describe(values)}. Return the tensor alone.",
             value_type=type(values).__name__,
         )
     if values.shape != (n,):
         raise InputError(
             f"objective must return one number per sample, shape ({n},);"
-            f" {describe(values)} came. {_shape_advice(values, n)}",
+            f" got {describe(values)}. {_shape_advice(values, n)}",
             shape=tuple(values.shape),
         )
     if not values.is_floating_point():
         raise InputError(
-            f"objective must return floating numbers; {describe(values)} came, which"
+            f"objective must return floating numbers; got {describe(values)}, which"
             " has no derivative. Return a score, not an index or a count.",
             shape=tuple(values.shape),
             dtype=values.dtype,
@@ -140,13 +140,13 @@ def _labels_refusal(objective: Any) -> InputError:
         score = "gk.objectives.weighted_sum(weights)"
     return InputError(
         "objective must be a callable that maps outputs to one number per sample;"
-        f" {_came(objective)} came. Write {loss} for the loss of each sample, or"
+        f" got {_given(objective)}. Write {loss} for the loss of each sample, or"
         f" {score}.",
         objective=type(objective).__name__,
     )
 
 
-def _came(objective: Any) -> str:
+def _given(objective: Any) -> str:
     if isinstance(objective, type):
         return f"the class {objective.__name__}"
     if isinstance(objective, list | tuple):

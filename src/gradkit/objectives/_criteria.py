@@ -74,7 +74,7 @@ def open_criterion(criterion: Callable[..., Any]) -> OpenCriterion:
     if keywords.keys() & {"size_average", "reduce"}:
         raise InputError(
             f"sample_loss takes the setting reduction= of {name};"
-            " the deprecated size_average= or reduce= came. Write"
+            " got the deprecated size_average= or reduce=. Write"
             ' reduction="mean" or reduction="sum".',
             criterion=name,
         )
@@ -144,7 +144,7 @@ def _own_reduction(name: str, reduction: Any) -> str:
     if reduction not in own:
         raise InputError(
             f"sample_loss follows a criterion's own reduction if it is one of"
-            f" {', '.join(map(repr, own))}; {reduction!r} came, of {name}. Pass a"
+            f" {', '.join(map(repr, own))}; got {reduction!r}, of {name}. Pass a"
             " callable that returns the loss of each sample, (N,).",
             reduction=reduction,
         )
@@ -158,8 +158,8 @@ def _unreduced(base: Any, keywords: Mapping[str, Any]) -> Callable[[Any, Any], A
     keywords.pop("reduction")
     if isinstance(base, torch.jit.ScriptModule):
         raise InputError(
-            "sample_loss needs a criterion whose reduction can be left out; a scripted"
-            f" {base.original_name} came, whose reduction is compiled in. Pass the"
+            "sample_loss needs a criterion whose reduction can be left out; got a"
+            f" scripted {base.original_name}, whose reduction is compiled in. Pass the"
             " module that was scripted.",
             criterion=base.original_name,
         )

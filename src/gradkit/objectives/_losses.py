@@ -64,8 +64,8 @@ class TokenLoss:
         if outputs.dim() != 3 or labels.shape != outputs.shape[:2]:
             raise InputError(
                 "objective token_loss takes outputs (N, T, V) and labels (N, T);"
-                f" outputs of shape {shape_text(outputs.shape)} and labels of shape"
-                f" {shape_text(labels.shape)} came.",
+                f" got outputs of shape {shape_text(outputs.shape)} and labels of shape"
+                f" {shape_text(labels.shape)}.",
                 output_shape=tuple(outputs.shape),
                 shape=tuple(labels.shape),
             )
@@ -73,8 +73,8 @@ class TokenLoss:
         if self.shift and labels.shape[1] < 2:
             raise InputError(
                 "objective token_loss with shift=True needs at least two tokens, since"
-                " each predicts the next; labels of shape"
-                f" {shape_text(labels.shape)} came.",
+                " each predicts the next; got labels of shape"
+                f" {shape_text(labels.shape)}.",
                 shape=tuple(labels.shape),
             )
         if self.shift:
@@ -129,7 +129,7 @@ def _check_targets(opened: OpenCriterion, outputs: Tensor, targets: Any) -> None
         if opened.takes_classes or opened.is_entrywise:
             raise InputError(
                 f"objective sample_loss needs targets that are a tensor for"
-                f" {opened.name}; {describe(targets)} came. Write"
+                f" {opened.name}; got {describe(targets)}. Write"
                 " torch.as_tensor(targets).",
                 target_type=type(targets).__name__,
             )
@@ -139,14 +139,14 @@ def _check_targets(opened: OpenCriterion, outputs: Tensor, targets: Any) -> None
     if targets.shape[:1] != outputs.shape[:1]:
         raise InputError(
             f"objective sample_loss needs one target per sample, {len(outputs)} for"
-            f" outputs of shape {shape_text(outputs.shape)}; {describe(targets)} came.",
+            f" outputs of shape {shape_text(outputs.shape)}; got {describe(targets)}.",
             **shapes,
         )
     if opened.is_entrywise and targets.dim() != outputs.dim():
         raise InputError(
             f"objective sample_loss needs targets with the axes of the outputs for"
             f" {opened.name}, which would broadcast one sample's target to others;"
-            f" targets of shape {shape_text(targets.shape)} came for outputs of shape"
+            f" got targets of shape {shape_text(targets.shape)} for outputs of shape"
             f" {shape_text(outputs.shape)}. Write targets.reshape(outputs.shape).",
             **shapes,
         )
@@ -162,8 +162,8 @@ def _check_class_targets(
     if outputs.dim() < 2 or not (probabilities or tuple(targets.shape) == rest):
         raise InputError(
             f"objective sample_loss needs outputs (N, C, ...) and class targets"
-            f" (N, ...) for {opened.name}; outputs of shape"
-            f" {shape_text(outputs.shape)} and {describe(targets)} came. Token labels"
+            f" (N, ...) for {opened.name}; got outputs of shape"
+            f" {shape_text(outputs.shape)} and {describe(targets)}. Token labels"
             " (N, T) for outputs (N, T, V) belong to gk.objectives.token_loss.",
             shape=tuple(targets.shape),
             output_shape=tuple(outputs.shape),
@@ -173,7 +173,7 @@ def _check_class_targets(
     if targets.dtype not in (torch.int64, torch.uint8):
         raise InputError(
             f"objective sample_loss needs int64 classes for {opened.name};"
-            f" {describe(targets)} came. Write targets.long().",
+            f" got {describe(targets)}. Write targets.long().",
             dtype=targets.dtype,
         )
     counted = targets != opened.ignore_index
@@ -190,8 +190,8 @@ def _check_classes(
         label = int(labels[place])
         raise InputError(
             f"objective {name} needs classes from 0 to {classes - 1} for outputs of"
-            f" shape {shape_text(outputs.shape)}; the class {label} of sample"
-            f" {place[0]} came. Mark labels that do not count by ignore_index.",
+            f" shape {shape_text(outputs.shape)}; got the class {label} of sample"
+            f" {place[0]}. Mark labels that do not count by ignore_index.",
             label=label,
             sample=place[0],
             output_shape=tuple(outputs.shape),
@@ -205,7 +205,7 @@ def _check_losses(
     if not isinstance(losses, Tensor) or losses.shape[:1] != outputs.shape[:1]:
         raise InputError(
             f"objective sample_loss needs a criterion that returns one loss, or a block"
-            f" of losses, per sample: ({n}, ...); {describe(losses)} came from"
+            f" of losses, per sample: ({n}, ...); got {describe(losses)} from"
             f" {opened.name}. A loss that averages over the batch cannot be taken apart"
             ' again: build it with reduction="none".',
             criterion=opened.name,

@@ -56,14 +56,14 @@ def floating_outputs(name: str, outputs: Any) -> Tensor:
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"objective {name} takes outputs that are one tensor;"
-            f" {describe(outputs)} came{_entries(outputs)}. Name the one to"
+            f" got {describe(outputs)}{_entries(outputs)}. Name the one to"
             f" differentiate: {_of_advice(outputs)}.",
             output_type=type(outputs).__name__,
         )
     if outputs.dim() == 0 or not outputs.is_floating_point():
         raise InputError(
             f"objective {name} takes floating outputs with the samples on their"
-            f" first axis, (N, ...); {describe(outputs)} came. Let the model return"
+            f" first axis, (N, ...); got {describe(outputs)}. Let the model return"
             " such a tensor.",
             shape=tuple(outputs.shape),
             dtype=outputs.dtype,
@@ -79,7 +79,7 @@ def refuse_other_device(name: str, what: str, tensor: Tensor, outputs: Tensor) -
     if tensor.device != outputs.device:
         raise InputError(
             f"objective {name} needs {what} on the device of the outputs,"
-            f" {outputs.device}; {what} on {tensor.device} came. Write"
+            f" {outputs.device}; got {what} on {tensor.device}. Write"
             f" {what}.to('{outputs.device}').",
             device=tensor.device,
             output_device=outputs.device,
@@ -106,8 +106,8 @@ class WeightedSum:
             raise InputError(
                 f"objective weighted_sum takes weights of shape {', '.join(allowed)} or"
                 f" {shape_text(outputs.shape)} for outputs of shape"
-                f" {shape_text(outputs.shape)}; weights of shape"
-                f" {shape_text(weights.shape)} came.",
+                f" {shape_text(outputs.shape)}; got weights of shape"
+                f" {shape_text(weights.shape)}.",
                 shape=tuple(weights.shape),
                 output_shape=tuple(outputs.shape),
             )
@@ -149,13 +149,13 @@ class ClassScore:
 
     def _at(self, index: tuple[int, ...], outputs: Tensor) -> Tensor:
         own = outputs.shape[1:]
-        came = f"the index {self.index}"
+        got = f"the index {self.index}"
         if index == (0,) and not own:  # The only output of a sample.
             return outputs
         if len(index) != len(own):
-            raise self._refusal(outputs, came)
+            raise self._refusal(outputs, got)
         if not all(0 <= i < size for i, size in zip(index, own, strict=True)):
-            raise self._refusal(outputs, came)
+            raise self._refusal(outputs, got)
         return outputs[(slice(None), *index)]
 
     def _per_sample(self, outputs: Tensor) -> Tensor:
@@ -187,11 +187,11 @@ class ClassScore:
             raise self._refusal(outputs, describe(index))
         return index.to(outputs.device, torch.int64)
 
-    def _refusal(self, outputs: Tensor, came: str) -> InputError:
+    def _refusal(self, outputs: Tensor, got: str) -> InputError:
         shape, own = shape_text(outputs.shape), outputs.shape[1:]
         return InputError(
             f"objective class_score takes {_allowed_indices(outputs)}, for outputs of"
-            f" shape {shape}; {came} came.{_index_advice(self.index, own)}",
+            f" shape {shape}; got {got}.{_index_advice(self.index, own)}",
             index=self.index,
             output_shape=tuple(outputs.shape),
         )
@@ -253,7 +253,7 @@ def _of_advice(outputs: Any) -> str:
     if isinstance(outputs, Mapping) and outputs:
         return f"of={_first_entry(outputs)!r}"
     if isinstance(outputs, list | tuple):
-        return "of=lambda outputs: outputs[0]"
+        return "of=0"
     return "of=lambda outputs: ... with a callable that picks a tensor"
 
 

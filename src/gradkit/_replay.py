@@ -1,0 +1,219 @@
+"""Rows that did not fit the memory budget, computed again on private copies.
+
+What is asked later must be true for the moment of the call. So everything the
+forward read is copied when the call is made: parameters, buffers, inputs, the
+objective's cotangent; and what cannot be copied is recorded and put back for the
+time of the computation: training flags, attributes, random state, autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call import (
+    Call,
+    Given,
+    Request,
+    check_rows,
+    describe,
+    named,
+    open_call,
+    refusal,
+)
+from gradkit._entries import Block, Entry
+from gradkit._guards._modules import ModuleState
+from gradkit._methods._method import Method
+from gradkit._problem._tree import map_leaves
+from gradkit.errors import StaleError
+
+__all__ = ["Recipe", "Replayed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A call that can be made again: its arguments, and the state it was made in."""
+
+    request: Request
+    method: Method
+    state: ModuleState
+    given: Given
+    outputs: tuple[Tensor, ...]
+    autocast: tuple[str, bool, torch.dtype]
+    default_dtype: torch.dtype
+
+    @staticmethod
+    def of(call: Call, method: Method) -> Recipe:
+        """Record ``call``, which ``method`` is known to serve."""
+        device = call.task.graph.device.type
+        copies = call.guard.copies()
+        inputs = map_leaves(_cloned, call.request.inputs)
+        cotangent = call.task.cotangent
+        given = Given(
+            mapping=copies,
+            parameters=call.parameters,
+            cotangent=None if cotangent is None else cotangent.detach().clone(),
+            start=call.guard.start,
+            planner=call.planner,
+        )
+        return Recipe(
+            request=replace(call.request, inputs=inputs, method=method),
+            method=method,
+            state=call.guard.state,
+            given=given,
+            outputs=tuple(t.detach().clone() for t in call.task.graph.outputs.tensors),
+            autocast=(
+                device,
+                torch.is_autocast_enabled(device),
+                torch.get_autocast_dtype(device),
+            ),
+            default_dtype=torch.get_default_dtype(),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the private copies."""
+        tensors = [*self.given.mapping.values(), *self.outputs]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    @contextmanager
+    def reopened(self) -> Iterator[Call]:
+        """Make the call again, in the state it was made in."""
+        device, enabled, dtype = self.autocast
+        with ExitStack() as stack:
+            now = ModuleState()
+            for module in self.state.modules():
+                now.adopt(module)
+            stack.callback(now.restore)
+            self.state.restore()
+            before = torch.get_default_dtype()
+            stack.callback(torch.set_default_dtype, before)
+            torch.set_default_dtype(self.default_dtype)
+            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            call = stack.enter_context(open_call(self.request, given=self.given))
+            self._compare(call)
+            yield call
+
+    def _compare(self, call: Call) -> None:
+        for then, now in zip(
+            self.outputs, call.task.graph.outputs.tensors, strict=True
+        ):
+            scale = then.abs().nan_to_num().amax() if then.numel() else 0.0
+            gap = (then - now.detach()).abs().nan_to_num()
+            if bool((gap > 64 * torch.finfo(then.dtype).eps * scale).any()):
+                raise StaleError(
+                    "the model gives other outputs than at the call, although its"
+                    " parameters, buffers, flags and random state were put back: it"
+                    " reads something else that has changed. Take what is needed"
+                    " right after the call, or raise max_memory so that the rows"
+                    " are held"
+                )
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if hasattr(value, "tensor") and isinstance(value.tensor, Tensor):
+        return type(value)(value.tensor.detach().clone())  # gk.shared
+    return value
+
+
+class Replayed(Entry):
+    """Rows computed again whenever something is asked of them.
+
+    Args:
+        recipe: The call.
+        entry: Shapes, ``N`` and ``R`` are those of this one.
+        likes: An empty tensor per parameter.
+        index: The samples of the call that this entry is about, in order.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        shapes: dict[str, Any],
+        rows: int,
+        likes: dict[str, Tensor],
+        index: Tensor,
+    ) -> None:
+        super().__init__(shapes, len(index), rows)
+        self._recipe, self._likes, self._index = recipe, likes, index
+
+    def like(self, name: str) -> Tensor:
+        """Return an empty tensor of the parameter's dtype and device."""
+        return self._likes[name]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the private copies."""
+        return self._recipe.nbytes
+
+    def select(self, names: Sequence[str]) -> Replayed:
+        """Return an entry for some of the parameters."""
+        shapes = {n: self.shapes[n] for n in names}
+        return Replayed(self._recipe, shapes, self.rows, self._likes, self._index)
+
+    def take(self, index: Tensor) -> Replayed:
+        """Return an entry for some of the samples."""
+        chosen = self._index[index.cpu()]
+        return Replayed(self._recipe, self.shapes, self.rows, self._likes, chosen)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows as they come, one sample's tiles joined."""
+        with named(self._recipe.request.function), self._recipe.reopened() as call:
+            order = {name: i for i, name in enumerate(call.parameter_names)}
+            for samples, values in _whole_samples(call, self._recipe.method):
+                places = (self._index >= samples.start) & (self._index < samples.stop)
+                # Chosen samples may repeat and stand in any order: one block each.
+                for place in places.nonzero().flatten().tolist():
+                    n = int(self._index[place]) - samples.start
+                    yield slice(place, place + 1), {
+                        name: values[order[name]][n : n + 1] for name in self.shapes
+                    }
+                if not len(self._index) or samples.stop > int(self._index.max()):
+                    return
+
+
+def _whole_samples(
+    call: Call, method: Method
+) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Yield blocks with all rows of their samples, each checked."""
+    waiting: list[tuple[Tensor, ...]] = []
+    for block in method.run(call.task):
+        waiting.append(block.values)
+        if block.rows.stop < call.task.rows:
+            continue
+        values = [
+            torch.cat(parts, 1) if len(parts) > 1 else parts[0].detach()
+            for parts in zip(*waiting, strict=True)
+        ]
+        waiting = []
+        reason = check_rows(call, method, values, start=block.samples.start)
+        if reason is not None:
+            raise refusal({method.name: reason})
+        yield block.samples, values
+
+
+def first_that_serves(call: Call, methods: Sequence[Method], reason_for: Any) -> Method:
+    """Return the first method whose first block passes its check."""
+    reasons: dict[str, str] = {}
+    last: Exception | None = None
+    for method in methods:
+        reason = reason_for(call, method)
+        if reason is None:
+            try:
+                next(_whole_samples(call, method))
+            except Exception as error:
+                if isinstance(error, (torch.OutOfMemoryError, ValueError)):
+                    raise
+                known = getattr(error, "reasons", {})
+                reason, last = known.get(method.name) or describe(error), error
+            else:
+                return method
+        reasons[method.name] = reason
+    raise refusal(reasons) from last
