@@ -7,6 +7,7 @@
 """
 
 from gradkit import errors, objectives
+from gradkit._explain import explain
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
@@ -25,6 +26,7 @@ __all__ = [
     "ParameterJacobian",
     "Plan",
     "errors",
+    "explain",
     "input_gradients",
     "jacobian",
     "objectives",

@@ -290,22 +290,25 @@ def _prove(task: Task, *, due: bool) -> bool:
         points += _sample_look_ups(task) if due else graph.look_ups
     if not points:
         return False
-    if due:
-        cotangent = task.cotangent
-        if cotangent is None:
-            like = torch.empty((), dtype=graph.dtype, device=graph.device)
-            cotangent = random_cotangent((task.samples, task.outputs), like)
-        refuse_coupling(
-            lambda c: tuple(_plain(g) for g in graph.pull_to(points, c)),
-            cotangent.detach(),
-            "the output",
-            _ADVICE,
-        )
+    if not due:
+        return True
+    cotangent = task.cotangent
+    if cotangent is None:
+        like = torch.empty((), dtype=graph.dtype, device=graph.device)
+        cotangent = random_cotangent((task.samples, task.outputs), like)
+
+    def pull(weighted: Tensor) -> tuple[Tensor, ...]:
+        try:
+            return tuple(g.detach() for g in graph.pull_to(points, weighted))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise UnsupportedModelError(
+                f"the model has no reverse derivative here ({describe(error)})"
+            ) from error
+
+    refuse_coupling(pull, cotangent.detach(), "the output", _ADVICE)
     return True
-
-
-def _plain(gradient: Tensor) -> Tensor:
-    return gradient.detach()
 
 
 def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
@@ -386,7 +389,7 @@ def refusal(reasons: dict[str, str]) -> UnsupportedModelError:
     if len(reasons) == 1:
         ((name, reason),) = reasons.items()
         return UnsupportedModelError(
-            f"method {name!r} cannot serve this model: {reason}. Use method='auto',"
+            f"method {name!r} cannot serve this model: {reason.rstrip('.')}. Use method='auto',"
             " which takes one that can",
             reasons=reasons,
         )
@@ -394,6 +397,25 @@ def refusal(reasons: dict[str, str]) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"no method can serve this model ({each})", reasons=reasons
     )
+
+
+def _spoiled(samples: int, flat: Sequence[Tensor]) -> str | None:
+    """Return that rows may be spoiled by another sample's infinity, if they may.
+
+    Through a graph that samples share, a cotangent of zero times an infinite
+    derivative is NaN, and lands in every sample's row.
+    """
+    if samples < 2:
+        return None
+    for rows in flat:
+        if rows.numel() and not bool(
+            torch.isfinite(torch.linalg.vector_norm(rows, float("inf"), -1)).all()
+        ):
+            return (
+                "a derivative is not finite, and in a graph that samples share one"
+                " sample's infinity or NaN spoils the others' rows"
+            )
+    return None
 
 
 def check_rows(
@@ -411,10 +433,11 @@ def check_rows(
     task = call.task
     if task.connected:
         return None
-    if task.kind in method.through_graph and not (
-        method.name == "vmap" and call.proof_due
-    ):
-        return None
+    if task.kind in method.through_graph:
+        if task.kind == "parameters":
+            return _spoiled(task.samples, flat)
+        if not (method.name == "vmap" and call.proof_due):
+            return None
     gap = disagreement(
         flat,
         lambda weights: task.graph.pull(task.weighted(weights)),

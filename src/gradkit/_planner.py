@@ -13,7 +13,7 @@ from gradkit._memory_use import TensorBytes, format_bytes
 from gradkit._methods._task import Values
 from gradkit.errors import InputError
 
-__all__ = ["Plan", "Planner"]
+__all__ = ["Plan", "Planner", "Probe"]
 
 Run = Callable[[slice, slice], Values]
 
@@ -57,9 +57,7 @@ class Planner:
         """
         if not first * second:
             return
-        units = self.units(name, run)
-        tall, wide = max(units // second, 1), min(units, second)
-        count = -(-first // tall) * -(-second // wide)
+        tall, wide, count = _cut(self.units(name, run), first, second)
         bar = _bar(name, count)
         row = 0
         while row < first:
@@ -91,6 +89,35 @@ class Planner:
             yield index
             bar.update()
         bar.close()
+
+
+def _cut(units: int, first: int, second: int) -> tuple[int, int, int]:
+    """Return how tall and wide a tile of ``units`` is, and how many there are."""
+    tall = min(max(units // max(second, 1), 1), max(first, 1))
+    wide = min(units, max(second, 1))
+    return tall, wide, -(-first // tall) * -(-second // wide)
+
+
+class Probe:
+    """Stands in for a planner: counts the passes, and runs one unit of them."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self.passes = 0
+
+    def tiles(
+        self, name: str, first: int, second: int, run: Run
+    ) -> Iterator[tuple[slice, slice, Values]]:
+        """Measure one unit, count the tiles, and yield none."""
+        if first * second:
+            units = self._planner.units(name, run)
+            self.passes += _cut(units, first, second)[2]
+        return iter(())
+
+    def watched(self, name: str, count: int) -> Iterator[int]:
+        """Count the steps, and yield none."""
+        self.passes += count
+        return iter(())
 
 
 class _NoBar:
@@ -127,7 +154,8 @@ class Plan:
         sizes: The entries of each input or parameter, by name.
         result_bytes: The size of the full result.
         budget: The bytes of tensors that may be alive beyond it.
-        row_bytes: The bytes that one row was measured to need.
+        unit_bytes: The bytes that the smallest piece of work was measured to need,
+            where the method measures it.
         chunk: How many rows are computed at once.
         passes: How many backward (or forward-mode) passes that takes.
         notes: What else the forward showed.
@@ -141,21 +169,23 @@ class Plan:
     sizes: Mapping[str, int]
     result_bytes: int
     budget: int
-    row_bytes: int
+    unit_bytes: int | None
     chunk: int
     passes: int
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         total = sum(self.sizes.values())
+        passes = f"{self.passes:,} pass{'es' if self.passes != 1 else ''}"
+        measured = "" if self.unit_bytes is None else (
+            f" ({format_bytes(self.unit_bytes)} measured for the smallest piece,"
+            f" budget {format_bytes(self.budget)})"
+        )
         lines = [
             f"{self.function} by {self.method!r}",
-            f"  samples N = {self.samples}, outputs K = {self.outputs},"
-            f" entries = {total:,}",
-            f"  result {format_bytes(self.result_bytes)};"
-            f" {format_bytes(self.row_bytes)} per row measured,"
-            f" {self.chunk} at once in {format_bytes(self.budget)};"
-            f" {self.passes} pass{'es' if self.passes != 1 else ''}",
+            f"  samples N = {self.samples:,}, outputs K = {self.outputs:,},"
+            f" entries = {total:,}; full result {format_bytes(self.result_bytes)}",
+            f"  {passes} of up to {self.chunk:,} rows{measured}",
         ]
         width = max(map(len, self.reasons))
         for name, reason in self.reasons.items():

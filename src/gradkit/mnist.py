@@ -29,9 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from gradkit._mnist_data import CLASSES, PIXELS
-from gradkit._mnist_data import Digits as Digits
-from gradkit._mnist_data import digits as digits
+from gradkit._mnist_data import CLASSES, PIXELS, Digits, digits
 from gradkit.errors import InputError
 
 __all__ = ["Digits", "History", "accuracy", "digits", "network", "train"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._points import Points, UseOfOriginal
@@ -122,7 +123,11 @@ class Forwards:
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
         count = self._count(samples)
         captures = [_Capture(e.name, "wrt") for e in self.entries if e.module is not None]
-        with self.guard.forward(), Points(watch=self._look_ups) as points:
+        with (
+            self.guard.forward(),
+            _kernels(twice=self.connected),
+            Points(watch=self._look_ups) as points,
+        ):
             self._place(self._live)
             outputs = self._call(leaf, captures, _record)
         read = self._read(outputs, count, whole=samples is None)
@@ -296,6 +301,11 @@ class Forwards:
                 argument="model",
             )
         return replace(first, tensors=read.tensors)
+
+
+def _kernels(*, twice: bool) -> AbstractContextManager[Any]:
+    """Return where fused attention is opened, which has no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
 
 
 def _live(parameter: Parameter) -> Tensor:

@@ -1,0 +1,165 @@
+"""What would serve a call, why, and at what cost, before the derivative is computed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gradkit._call import (
+    Call,
+    Request,
+    candidates,
+    named,
+    open_call,
+    reason_for,
+    refusal,
+)
+from gradkit._gradients import input_gradients, per_sample_gradients
+from gradkit._jacobian import jacobian, parameter_jacobian
+from gradkit._methods import METHODS
+from gradkit._planner import Plan, Probe
+from gradkit.errors import InputError
+
+__all__ = ["explain"]
+
+_FUNCTIONS = (input_gradients, jacobian, per_sample_gradients, parameter_jacobian)
+
+
+def explain(
+    function: Callable[..., Any] | str,
+    model: Any,
+    inputs: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Plan:
+    """Return what serves a call, why, and at what cost; ``print`` it.
+
+    The forward runs, and independence is proved anew. No derivative is computed but
+    one row, whose memory is measured.
+
+    Args:
+        function: One of the four functions, or its name.
+        model: As in the call.
+        inputs: As in the call.
+        *args: As in the call.
+        **kwargs: As in the call.
+
+    Returns:
+        A ``Plan``: the method that ``method="auto"`` (or the given one) takes, the
+        reason for each that cannot serve, sizes, bytes and passes. A method that
+        transforms the model can still turn out not to serve it when it is run.
+
+    Raises:
+        InputError: ``function`` is none of the four, or the call itself is refused.
+        SampleDependenceError: ``model`` or the objective couples samples.
+        UnsupportedModelError: No method can serve the call.
+
+    Cost:
+        One forward pass, and one row.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> plan = gk.explain(gk.jacobian, torch.nn.Linear(3, 2), torch.zeros(5, 3))
+        >>> plan.method, plan.samples, plan.outputs, plan.passes
+        ('vmap', 5, 2, 1)
+    """
+    with named("explain"):
+        chosen = _function(function)
+    name = chosen.__name__
+    with named(name):
+        request = _request(chosen, name, model, inputs, args, kwargs)
+        with open_call(request) as call:
+            return _plan(call)
+
+
+def _function(function: Any) -> Callable[..., Any]:
+    for known in _FUNCTIONS:
+        if function is known or function == known.__name__:
+            return known
+    names = ", ".join(f.__name__ for f in _FUNCTIONS)
+    raise InputError(
+        f"function must be one of {names}; got"
+        f" {getattr(function, '__name__', repr(function))}",
+        argument="function",
+    )
+
+
+def _request(
+    function: Callable[..., Any],
+    name: str,
+    model: Any,
+    inputs: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Request:
+    bound = inspect.signature(function).bind(model, inputs, *args, **kwargs)
+    # Where a result goes, and what comes with it, changes nothing in the plan.
+    given = {k: v for k, v in bound.arguments.items() if k not in _UNPLANNED}
+    return Request(name, renew=True, **given)
+
+
+_UNPLANNED = ("out", "with_values")
+
+
+def _plan(call: Call) -> Plan:
+    task, request = call.task, call.request
+    methods = candidates(request.function, request.method)
+    reasons = {m.name: reason_for(call, m) for m in (*METHODS.values(), *methods)}
+    serving = next((m for m in methods if reasons[m.name] is None), None)
+    if serving is None:
+        raise refusal({m.name: str(reasons[m.name]) for m in methods})
+    probe = Probe(call.planner)
+    for _ in serving.run(replace(task, planner=probe)):
+        break  # a method of others that cuts its own work
+    sources = task.graph.sources
+    width = sum(
+        s.element_size() * n for s, n in zip(sources, task.sizes, strict=True)
+    )
+    total = task.samples * task.rows
+    return Plan(
+        function=request.function,
+        method=serving.name,
+        reasons=reasons,
+        samples=task.samples,
+        outputs=task.outputs,
+        sizes=_sizes(call),
+        result_bytes=width * total,
+        budget=call.planner.budget,
+        unit_bytes=call.known.bytes_per_unit.get(serving.name),
+        chunk=-(-total // max(probe.passes, 1)),
+        passes=probe.passes,
+        notes=tuple(_notes(call)),
+    )
+
+
+def _sizes(call: Call) -> dict[str, int]:
+    """Return the entries of each thing differentiated with respect to, by name."""
+    if call.parameters:
+        names = call.parameter_names
+    else:
+        names = [
+            str(entry.name) if entry.module is not None or call.form != "inputs"
+            else f"inputs{call.inputs.tensors[position].path}"
+            for entry in call.entries
+            for position in entry.positions or (0,)
+        ]
+    return dict(zip(names, call.task.sizes, strict=True))
+
+
+def _notes(call: Call) -> Iterator[str]:
+    guard = call.guard
+    if not call.inputs.batched:
+        yield "no sample axis is assumed"
+    elif call.task.samples < 2:
+        yield "one sample: nothing to prove independent"
+    elif call.proved:
+        yield "samples proved independent by a weighted pull-back"
+    else:
+        yield "independence can be read nowhere; rows are checked against the batch"
+    if guard.drew:
+        yield f"the forward draws random numbers ({', '.join(guard.drew)}), seeded"
+    if guard.moved:
+        yield f"the forward moves buffers ({', '.join(guard.moved)}), put back after"
