@@ -1,8 +1,8 @@
-"""One call of a public function: read, guard, run once, prove, choose a method."""
+"""One call of a public function: read, guard, run once, prove."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,22 +16,19 @@ from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._guards._memory import Known, operations, recall
 from gradkit._guards._random import RandomState
 from gradkit._guards._trace import Untouched, inside_forward
-from gradkit._guards._verify import disagreement
 from gradkit._memory_use import budget
-from gradkit._methods import AUTO, METHODS
-from gradkit._methods._method import Method
+from gradkit._methods import read_method
 from gradkit._methods._task import Task
 from gradkit._objective import evaluate
 from gradkit._planner import Planner
 from gradkit._problem._inputs import Inputs, read_inputs
 from gradkit._problem._names import Entry, read_of, read_wrt
 from gradkit._problem._parameters import Parameter, read_parameters
-from gradkit._problem._result import Rows
 from gradkit._problem._target import Target, read_target
 from gradkit.errors import GradkitError, InputError, UnsupportedModelError
 from gradkit.objectives import as_objective
 
-__all__ = ["Call", "Request", "named", "open_call", "solve"]
+__all__ = ["Call", "Given", "Request", "describe", "named", "open_call"]
 
 
 @contextmanager
@@ -129,27 +126,10 @@ class Call:
         return max(dtypes, key=lambda d: torch.finfo(d).eps)
 
 
-def candidates(function: str, method: Any) -> list[Method]:
-    """Return the methods to try, in order."""
-    if isinstance(method, Method):
-        return [method]
-    if method == "auto":
-        return [METHODS[name] for name in AUTO[function]]
-    if isinstance(method, str) and method in METHODS:
-        return [METHODS[method]]
-    known = ", ".join(map(repr, ("auto", *METHODS)))
-    raise InputError(
-        f"method must be a gk.Method or one of {known}; got {method!r}",
-        argument="method",
-    )
-
-
 @contextmanager
-def open_call(
-    request: Request, *, given: Given | None = None
-) -> Iterator[Call]:
+def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]:
     """Read the request, run the forward once, and prove what it needs."""
-    candidates(request.function, request.method)
+    read_method(request.function, request.method)
     target = read_target(request.model)
     inputs = read_inputs(request.inputs, _batched(request))
     objective = None
@@ -326,131 +306,7 @@ def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
     )
 
 
-def reason_for(call: Call, method: Method) -> str | None:
-    """Return why ``method`` cannot serve ``call``, or ``None``."""
-    reason = method.reason(call.task)
-    if reason is None and not call.proved and call.task.kind in method.through_graph:
-        return (
-            "independence of the samples can be read nowhere in its graph: no input"
-            " is floating, and no look-up by the integers has the samples first"
-        )
-    return reason
-
-
-def solve(
-    call: Call, sink: Callable[[], Rows]
-) -> tuple[list[Tensor], Method]:
-    """Return the flat rows, and the method that computed them.
-
-    Methods are tried in order. What a method cannot do, or gets wrong by its check,
-    is a reason; with one explicit method the reason is the error.
-    """
-    methods = candidates(call.request.function, call.request.method)
-    reasons: dict[str, str] = {}
-    last: Exception | None = None
-    for method in methods:
-        reason = reason_for(call, method)
-        if reason is None:
-            try:
-                rows = sink()
-                for block in method.run(call.task):
-                    rows.write(block)
-                flat = rows.flat()
-                reason = check_rows(call, method, flat)
-                if reason is None:
-                    return flat, method
-            except (GradkitError, torch.OutOfMemoryError):
-                raise
-            except errors_of(method, call.task.kind) as error:
-                reason, last = describe(error), error
-        reasons[method.name] = reason
-    raise refusal(reasons) from last
-
-
-def errors_of(method: Method, kind: str) -> tuple[type[Exception], ...]:
-    """Return the exceptions that say that a method cannot serve a model.
-
-    A method that runs the model's own graph meets only what autograd raises; one
-    that transforms the model meets whatever its Python code makes of wrappers.
-    """
-    if kind in method.through_graph:
-        return (RuntimeError,)
-    return (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
-
-
 def describe(error: Exception) -> str:
     """Return an exception in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no message'}"
-
-
-def refusal(reasons: dict[str, str]) -> UnsupportedModelError:
-    """Return the error that no method serves the model."""
-    if len(reasons) == 1:
-        ((name, reason),) = reasons.items()
-        return UnsupportedModelError(
-            f"method {name!r} cannot serve this model: {reason.rstrip('.')}. Use method='auto',"
-            " which takes one that can",
-            reasons=reasons,
-        )
-    each = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
-    return UnsupportedModelError(
-        f"no method can serve this model ({each})", reasons=reasons
-    )
-
-
-def _spoiled(samples: int, flat: Sequence[Tensor]) -> str | None:
-    """Return that rows may be spoiled by another sample's infinity, if they may.
-
-    Through a graph that samples share, a cotangent of zero times an infinite
-    derivative is NaN, and lands in every sample's row.
-    """
-    if samples < 2:
-        return None
-    for rows in flat:
-        if rows.numel() and not bool(
-            torch.isfinite(torch.linalg.vector_norm(rows, float("inf"), -1)).all()
-        ):
-            return (
-                "a derivative is not finite, and in a graph that samples share one"
-                " sample's infinity or NaN spoils the others' rows"
-            )
-    return None
-
-
-def check_rows(
-    call: Call,
-    method: Method,
-    flat: Sequence[Tensor],
-    *,
-    start: int = 0,
-) -> str | None:
-    """Return by how much rows from elsewhere differ from the ordinary graph.
-
-    Rows pulled back through the realised forward itself are checked only where a
-    vmapped backward made them, and only when the proof is renewed.
-    """
-    task = call.task
-    if task.connected:
-        return None
-    if task.kind in method.through_graph:
-        if task.kind == "parameters":
-            return _spoiled(task.samples, flat)
-        if not (method.name == "vmap" and call.proof_due):
-            return None
-    gap = disagreement(
-        flat,
-        lambda weights: task.graph.pull(task.weighted(weights)),
-        over_samples=task.kind == "parameters",
-        precision=call.precision,
-        start=start,
-        samples=task.samples,
-    )
-    if gap is None:
-        return None
-    return (
-        f"its result differs from the ordinary backward by {gap:.1e} of its size."
-        " A torch.no_grad block or detach in the model (which forward mode sees"
-        " through), an operation that torch transforms wrongly, or an output that"
-        " depends on the batch it travels in can cause this"
-    )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradkit._call import Call, Request, candidates, named, open_call, reason_for, solve
+from gradkit._call import Call, Request, named, open_call
+from gradkit._columns import Column
 from gradkit._entries import Entry, Held
 from gradkit._memory_use import format_bytes
-from gradkit._parameter_jacobian import Column, ParameterJacobian
+from gradkit._methods import read_method
+from gradkit._parameter_jacobian import ParameterJacobian
 from gradkit._problem._inputs import read_inputs
 from gradkit._problem._parameters import Parameter, read_parameters
 from gradkit._problem._result import Rows
 from gradkit._problem._target import read_target
 from gradkit._replay import Recipe, Replayed, first_that_serves
+from gradkit._solve import solve
 from gradkit.errors import InputError
 
 __all__ = ["collect"]
@@ -72,12 +75,9 @@ def _none(request: Request) -> ParameterJacobian:
     )
 
 
-def _zeros(
-    parameters: tuple[Parameter, ...], samples: int, rows: int
-) -> list[Tensor]:
+def _zeros(parameters: tuple[Parameter, ...], samples: int, rows: int) -> list[Tensor]:
     return [
-        p.tensor.detach().new_zeros(samples, rows, p.tensor.numel())
-        for p in parameters
+        p.tensor.detach().new_zeros(samples, rows, p.tensor.numel()) for p in parameters
     ]
 
 
@@ -112,8 +112,8 @@ def _replayed(call: Call, needed: int) -> Replayed:
             needed=needed,
         )
     request = call.request
-    methods = candidates(request.function, request.method)
-    method = first_that_serves(call, methods, reason_for)
+    methods = read_method(request.function, request.method)
+    method = first_that_serves(call, methods)
     task = call.task
     return Replayed(
         Recipe.of(call, method),

@@ -7,19 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gradkit._call import (
-    Call,
-    Request,
-    candidates,
-    named,
-    open_call,
-    reason_for,
-    refusal,
-)
+from gradkit._call import Call, Request, named, open_call
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
-from gradkit._methods import METHODS
+from gradkit._methods import METHODS, read_method
 from gradkit._planner import Plan, Probe
+from gradkit._solve import reason_for, refusal
 from gradkit.errors import InputError
 
 __all__ = ["explain"]
@@ -106,7 +99,7 @@ _UNPLANNED = ("out", "with_values")
 
 def _plan(call: Call) -> Plan:
     task, request = call.task, call.request
-    methods = candidates(request.function, request.method)
+    methods = read_method(request.function, request.method)
     reasons = {m.name: reason_for(call, m) for m in (*METHODS.values(), *methods)}
     serving = next((m for m in methods if reasons[m.name] is None), None)
     if serving is None:
@@ -115,9 +108,7 @@ def _plan(call: Call) -> Plan:
     for _ in serving.run(replace(task, planner=probe)):
         break  # a method of others that cuts its own work
     sources = task.graph.sources
-    width = sum(
-        s.element_size() * n for s, n in zip(sources, task.sizes, strict=True)
-    )
+    width = sum(s.element_size() * n for s, n in zip(sources, task.sizes, strict=True))
     total = task.samples * task.rows
     return Plan(
         function=request.function,
@@ -141,7 +132,8 @@ def _sizes(call: Call) -> dict[str, int]:
         names = call.parameter_names
     else:
         names = [
-            str(entry.name) if entry.module is not None or call.form != "inputs"
+            str(entry.name)
+            if entry.module is not None or call.form != "inputs"
             else f"inputs{call.inputs.tensors[position].path}"
             for entry in call.entries
             for position in entry.positions or (0,)

@@ -154,9 +154,8 @@ def per_sample_gradients(
     Source:
         Goodfellow, "Efficient per-example gradient computations" (2015).
     """
-    return collect(
-        Request(
-            "per_sample_gradients", model, inputs, objective, of=of,
-            parameters=parameters, seed=seed, method=method, max_memory=max_memory,
-        )  # fmt: skip
-    )
+    request = Request(
+        "per_sample_gradients", model, inputs, objective, of=of, parameters=parameters,
+        seed=seed, method=method, max_memory=max_memory,
+    )  # fmt: skip
+    return collect(request)

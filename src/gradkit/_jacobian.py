@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from gradkit._call import Call, Request, named, open_call, solve
+from gradkit._call import Call, Request, named, open_call
 from gradkit._collect import collect
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian import ParameterJacobian
 from gradkit._problem._derivative import Derivative
 from gradkit._problem._result import OutRows, Rows, check_out
+from gradkit._solve import solve
 from gradkit.errors import InputError
 
 __all__ = ["jacobian", "parameter_jacobian"]
@@ -164,12 +165,11 @@ def parameter_jacobian(
         Jacot, Gabriel and Hongler, "Neural tangent kernel" (2018), sec. 4, where
         its Gram matrix is the kernel.
     """
-    return collect(
-        Request(
-            "parameter_jacobian", model, inputs, of=of, parameters=parameters,
-            seed=seed, method=method, max_memory=max_memory,
-        )  # fmt: skip
-    )
+    request = Request(
+        "parameter_jacobian", model, inputs, of=of, parameters=parameters, seed=seed,
+        method=method, max_memory=max_memory,
+    )  # fmt: skip
+    return collect(request)
 
 
 def source_sizes(call: Call) -> list[Size]:
@@ -198,9 +198,7 @@ def run(call: Call, out: Tensor | None = None) -> list[Tensor]:
     return flat if task.connected else [f.detach() for f in flat]
 
 
-def _by_output(
-    call: Call, flat: list[Tensor], sizes: list[Size]
-) -> list[list[Tensor]]:
+def _by_output(call: Call, flat: list[Tensor], sizes: list[Size]) -> list[list[Tensor]]:
     """Return the rows of each output in the caller's shapes, per source."""
     outputs = call.task.graph.outputs
     lead = (call.task.samples,) if call.inputs.batched else ()

@@ -132,7 +132,9 @@ def _bar(name: str, count: int) -> Any:
         return _NoBar()
     from tqdm import tqdm
 
-    return tqdm(total=count, desc=f"gradkit: {name}", delay=2, disable=None, leave=False)
+    return tqdm(
+        total=count, desc=f"gradkit: {name}", delay=2, disable=None, leave=False
+    )
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -177,9 +179,13 @@ class Plan:
     def __str__(self) -> str:
         total = sum(self.sizes.values())
         passes = f"{self.passes:,} pass{'es' if self.passes != 1 else ''}"
-        measured = "" if self.unit_bytes is None else (
-            f" ({format_bytes(self.unit_bytes)} measured for the smallest piece,"
-            f" budget {format_bytes(self.budget)})"
+        measured = (
+            ""
+            if self.unit_bytes is None
+            else (
+                f" ({format_bytes(self.unit_bytes)} measured for the smallest piece,"
+                f" budget {format_bytes(self.budget)})"
+            )
         )
         lines = [
             f"{self.function} by {self.method!r}",

@@ -16,20 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._call import (
-    Call,
-    Given,
-    Request,
-    check_rows,
-    describe,
-    named,
-    open_call,
-    refusal,
-)
+from gradkit._call import Call, Given, Request, describe, named, open_call
 from gradkit._entries import Block, Entry
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
+from gradkit._problem._result import joined
 from gradkit._problem._tree import map_leaves
+from gradkit._solve import check_rows, reason_for, refusal
 from gradkit.errors import StaleError
 
 __all__ = ["Recipe", "Replayed"]
@@ -172,26 +165,22 @@ class Replayed(Entry):
                 # Chosen samples may repeat and stand in any order: one block each.
                 for place in places.nonzero().flatten().tolist():
                     n = int(self._index[place]) - samples.start
-                    yield slice(place, place + 1), {
-                        name: values[order[name]][n : n + 1] for name in self.shapes
-                    }
+                    yield (
+                        slice(place, place + 1),
+                        {name: values[order[name]][n : n + 1] for name in self.shapes},
+                    )
                 if not len(self._index) or samples.stop > int(self._index.max()):
                     return
 
 
-def _whole_samples(
-    call: Call, method: Method
-) -> Iterator[tuple[slice, list[Tensor]]]:
+def _whole_samples(call: Call, method: Method) -> Iterator[tuple[slice, list[Tensor]]]:
     """Yield blocks with all rows of their samples, each checked."""
     waiting: list[tuple[Tensor, ...]] = []
     for block in method.run(call.task):
         waiting.append(block.values)
         if block.rows.stop < call.task.rows:
             continue
-        values = [
-            torch.cat(parts, 1) if len(parts) > 1 else parts[0].detach()
-            for parts in zip(*waiting, strict=True)
-        ]
+        values = [joined(parts, 1).detach() for parts in zip(*waiting, strict=True)]
         waiting = []
         reason = check_rows(call, method, values, start=block.samples.start)
         if reason is not None:
@@ -199,7 +188,7 @@ def _whole_samples(
         yield block.samples, values
 
 
-def first_that_serves(call: Call, methods: Sequence[Method], reason_for: Any) -> Method:
+def first_that_serves(call: Call, methods: Sequence[Method]) -> Method:
     """Return the first method whose first block passes its check."""
     reasons: dict[str, str] = {}
     last: Exception | None = None

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._graph import Graph
+from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
 from gradkit._guards._points import Points, UseOfOriginal
 from gradkit._guards._trace import Untouched
 from gradkit._problem._inputs import Inputs
-from gradkit._problem._names import Entry, Selector, only_tensor
+from gradkit._problem._names import Entry, Selector
 from gradkit._problem._outputs import Outputs, read_outputs
 from gradkit._problem._parameters import Parameter, place
 from gradkit._problem._target import Target
-from gradkit._problem._tree import leaves, map_leaves
 from gradkit.errors import InputError
 
 __all__ = ["Forwards"]
@@ -27,12 +27,13 @@ __all__ = ["Forwards"]
 
 def _note(error: BaseException, inputs: Sequence[Tensor], target: Target) -> None:
     """Say in a note on the model's own error what the inputs and the model are."""
-    if target.root is None or not hasattr(error, "add_note"):
+    add_note: Any = getattr(error, "add_note", None)  # Python 3.11
+    if target.root is None or add_note is None:
         return
     held = {p.dtype for p in target.root.parameters() if p.is_floating_point()}
     given = {t.dtype for t in inputs if t.is_floating_point()}
     if held and given - held:
-        error.add_note(
+        add_note(
             f"gradkit: inputs are {_names(given)} and the model's parameters"
             f" {_names(held)}; convert one of them, for instance"
             f" inputs.to({_names(held)}) or model.to({_names(given)})"
@@ -40,7 +41,7 @@ def _note(error: BaseException, inputs: Sequence[Tensor], target: Target) -> Non
     there = {p.device for p in target.root.parameters()}
     here = {t.device for t in inputs}
     if there and here - there:
-        error.add_note(
+        add_note(
             f"gradkit: inputs are on {_names(here)} and the model's parameters on"
             f" {_names(there)}; move one of them with .to(device)"
         )
@@ -48,28 +49,6 @@ def _note(error: BaseException, inputs: Sequence[Tensor], target: Target) -> Non
 
 def _names(things: Any) -> str:
     return ", ".join(sorted(map(str, things)))
-
-
-@dataclass
-class _Capture:
-    """What hooks saw of one submodule during one forward."""
-
-    name: Any
-    argument: str
-    calls: int = 0
-    value: Any = None
-
-    def only(self) -> Any:
-        """Return the captured output; a module called never or twice is refused."""
-        if self.calls == 1:
-            return self.value
-        raise InputError(
-            f"{self.argument}={self.name!r} must be called exactly once in the"
-            f" model's forward; it was called {self.calls} times."
-            " Name a submodule that is called once, or a function of the outputs",
-            argument=self.argument,
-            calls=self.calls,
-        )
 
 
 class Forwards:
@@ -122,14 +101,16 @@ class Forwards:
             ]
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
         count = self._count(samples)
-        captures = [_Capture(e.name, "wrt") for e in self.entries if e.module is not None]
+        captures = [
+            Capture(e.name, "wrt") for e in self.entries if e.module is not None
+        ]
         with (
             self.guard.forward(),
             _kernels(twice=self.connected),
             Points(watch=self._look_ups) as points,
         ):
             self._place(self._live)
-            outputs = self._call(leaf, captures, _record)
+            outputs = self._call(leaf, captures, record)
         read = self._read(outputs, count, whole=samples is None)
         if self.parameters:
             sources = tuple(self._live)
@@ -164,7 +145,7 @@ class Forwards:
                 place(parameter.slots, tensor)
 
     def _sources(
-        self, leaf: list[Tensor], captures: list[_Capture], count: int
+        self, leaf: list[Tensor], captures: list[Capture], count: int
     ) -> Iterator[Tensor]:
         captured = iter(captures)
         for entry in self.entries:
@@ -189,9 +170,7 @@ class Forwards:
         function is evaluated at zero.
         """
 
-        def one_sample(
-            sources: Sequence[Tensor], others: Sequence[Tensor]
-        ) -> Tensor:
+        def one_sample(sources: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
             given, rest = iter(sources), iter(others)
             tensors = [
                 next(given) if i in self._wanted else next(rest)
@@ -201,13 +180,15 @@ class Forwards:
                 t[None] if i.role == "sample" and self.inputs.batched else t
                 for t, i in zip(tensors, self.inputs.tensors, strict=True)
             ]
-            captures = [_Capture(e.name, "wrt") for e in self.entries if e.module is not None]
+            captures = [
+                Capture(e.name, "wrt") for e in self.entries if e.module is not None
+            ]
             deltas = list(given)
             with self.guard.forward():
                 if self.parameters:
                     self._place(deltas)
                     deltas = []
-                outputs = self._call(tensors, captures, _shifted(deltas))
+                outputs = self._call(tensors, captures, shifted(deltas))
             read = self._read(outputs, 1, whole=False, like=like)
             return torch.cat([t.reshape(-1) for t in read.tensors])
 
@@ -255,16 +236,14 @@ class Forwards:
     def _call(
         self,
         tensors: Sequence[Tensor],
-        captures: list[_Capture],
-        make_hook: Callable[[_Capture, int], Any],
+        captures: list[Capture],
+        make_hook: Callable[[Capture, int], Any],
     ) -> Any:
-        of = _Capture(self.selector.name, "of")
+        of = Capture(self.selector.name, "of")
         modules = [e.module for e in self.entries if e.module is not None]
-        with _hooks(modules, [make_hook(c, i) for i, c in enumerate(captures)]):
+        with hooked(modules, [make_hook(c, i) for i, c in enumerate(captures)]):
             last = [m for m in (self.selector.module,) if m is not None]
-            with _hooks(last, [_keep(of)] * len(last)), UseOfOriginal(
-                self._replaced()
-            ):
+            with hooked(last, [keep(of)] * len(last)), UseOfOriginal(self._replaced()):
                 try:
                     # A first layer that works in place would overwrite the caller's.
                     outputs = self.inputs.call(
@@ -320,60 +299,3 @@ def _live(parameter: Parameter) -> Tensor:
     if not parameter.slots:
         return tensor
     return tensor.detach().requires_grad_()
-
-
-@contextmanager
-def _hooks(modules: Sequence[nn.Module], hooks: Sequence[Any]) -> Iterator[None]:
-    handles = [
-        module.register_forward_hook(hook)
-        for module, hook in zip(modules, hooks, strict=True)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _keep(capture: _Capture) -> Any:
-    """Return a hook that takes an output before later in-place changes."""
-
-    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
-        capture.calls += 1
-        capture.value = output
-        return map_leaves(lambda v: v.clone() if isinstance(v, Tensor) else v, output)
-
-    return hook
-
-
-def _replace(output: Any, old: Tensor, new: Tensor) -> Any:
-    if len(leaves(output)) == 1 and isinstance(output, Tensor):
-        return new
-    return map_leaves(lambda v: new if v is old else v, output)
-
-
-def _record(capture: _Capture, _: int) -> Any:
-    """Return a hook that makes a submodule's output something to differentiate by."""
-
-    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
-        capture.calls += 1
-        old = only_tensor(output, capture.name)
-        value = old if old.requires_grad else old.detach().requires_grad_()
-        capture.value = value
-        return _replace(output, old, value.clone())
-
-    return hook
-
-
-def _shifted(deltas: Sequence[Tensor]) -> Callable[[_Capture, int], Any]:
-    """Return hooks that add a difference to a submodule's output."""
-
-    def make(capture: _Capture, index: int) -> Any:
-        def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
-            capture.calls += 1
-            old = only_tensor(output, capture.name)
-            return _replace(output, old, old + deltas[index].reshape(old.shape))
-
-        return hook
-
-    return make

@@ -130,7 +130,7 @@ def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.layout is not torch.strided else gradient
 
 
-def _without_autocast(device: torch.device) -> AbstractContextManager[None]:
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Let a backward run in the precisions that its forward chose."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)

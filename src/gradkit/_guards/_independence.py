@@ -36,7 +36,9 @@ def random_cotangent(shape: tuple[int, ...], like: Tensor) -> Tensor:
     moves.
     """
     generator = _generator()
-    size = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") + 0.5
+    size = (
+        torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") + 0.5
+    )
     sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
     return (size * sign).to(device=like.device, dtype=like.dtype)
 

@@ -126,9 +126,7 @@ class ModuleState:
     def moved(self) -> list[str]:
         """Return the names of buffers that a forward wrote to or replaced."""
         clones = {id(self._clones[i]): i for i in self._clones}
-        sources = {
-            id(o): self._mapping.get(id(o), o) for _, _, o in self._swapped
-        }
+        sources = {id(o): self._mapping.get(id(o), o) for _, _, o in self._swapped}
         names = []
         for module in self._modules.values():
             if is_scripted(module):

@@ -168,9 +168,7 @@ class Untouched:
     def observe(self) -> None:
         """Note what the forward just made drew or moved; refuse unseeded draws."""
         self.moved = self.state.moved()
-        self.drew = self.start.moved(
-            RandomState(self.devices, self.state.generators)
-        )
+        self.drew = self.start.moved(RandomState(self.devices, self.state.generators))
         if self.drew and self.seed is None:
             raise InputError(
                 f"the model draws random numbers ({', '.join(self.drew)}), so its"

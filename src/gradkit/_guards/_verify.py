@@ -60,7 +60,9 @@ def disagreement(
     for row, pulled in zip(rows, pull(weights), strict=True):
         part = weights[start : start + count].to(row.dtype)
         # The largest entry of each row, without a copy of the rows.
-        largest = torch.linalg.vector_norm(row, float("inf"), -1) if row.numel() else part
+        largest = (
+            torch.linalg.vector_norm(row, float("inf"), -1) if row.numel() else part
+        )
         size = part.abs() * largest
         if over_samples:
             summed = part.reshape(-1) @ row.reshape(count * width, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from gradkit._methods._jacfwd import JACFWD
 from gradkit._methods._jacrev import JACREV
@@ -12,8 +13,9 @@ from gradkit._methods._method import Method
 from gradkit._methods._onehot import ONEHOT
 from gradkit._methods._rows import ROWS
 from gradkit._methods._vmap import VMAP
+from gradkit.errors import InputError
 
-__all__ = ["AUTO", "METHODS"]
+__all__ = ["AUTO", "METHODS", "read_method"]
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
@@ -41,3 +43,18 @@ AUTO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "parameter_jacobian": ("vmap", "rows", "loop"),
     }
 )
+
+
+def read_method(function: str, method: Any) -> list[Method]:
+    """Return the methods to try, in order."""
+    if isinstance(method, Method):
+        return [method]
+    if method == "auto":
+        return [METHODS[name] for name in AUTO[function]]
+    if isinstance(method, str) and method in METHODS:
+        return [METHODS[method]]
+    known = ", ".join(map(repr, ("auto", *METHODS)))
+    raise InputError(
+        f"method must be a gk.Method or one of {known}; got {method!r}",
+        argument="method",
+    )

@@ -38,7 +38,7 @@ def _parameter_rows(task: Task) -> Iterator[Block]:
         def of_parameters(*values: Tensor) -> Tensor:
             return function(values, rest)
 
-        value, pullback = torch.func.vjp(of_parameters, *sources)
+        value, pullback = torch.func.vjp(of_parameters, *sources)[:2]
         cotangents = cotangents.to(value.dtype)
         if cotangents.shape[0] == 1:
             found = pullback(cotangents[0])

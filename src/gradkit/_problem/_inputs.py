@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
+    is_functorch_wrapped_tensor,
+)
 from torch.nn.utils.rnn import PackedSequence
 
 from gradkit._problem._tree import flatten
@@ -142,7 +145,7 @@ def _refuse_kind(path: str, value: Any) -> None:
                 argument=place,
                 kind=kind,
             )
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if is_functorch_wrapped_tensor(value):
         raise InputError(
             f"{place} is inside a torch.func transform (vmap, grad, jacrev or jacfwd),"
             " through which gradkit does not differentiate; nest gradkit's own"
@@ -279,9 +282,7 @@ def _keys(inputs: Any, found: list[InputTensor]) -> dict[int | str, tuple[int, .
     keys: dict[int | str, tuple[int, ...]] = {}
     for name in names:
         head = f"[{name!r}]"
-        keys[name] = tuple(
-            i for i, t in enumerate(found) if t.path.startswith(head)
-        )
+        keys[name] = tuple(i for i, t in enumerate(found) if t.path.startswith(head))
     return keys
 
 

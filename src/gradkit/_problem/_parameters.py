@@ -67,8 +67,7 @@ def _by_name(table: list[Parameter], name: str) -> list[Parameter]:
     if not matched:
         known = [n for p in table for n in (p.name, *p.aliases)]
         raise InputError(
-            f"parameters={name!r} matches no parameter"
-            f" ({nearest(name, known)})",
+            f"parameters={name!r} matches no parameter ({nearest(name, known)})",
             argument="parameters",
             name=name,
         )
@@ -88,9 +87,7 @@ def _trainable(matched: list[Parameter], what: str) -> list[Parameter]:
     )
 
 
-def _by_mapping(
-    table: list[Parameter], mapping: Mapping[Any, Any]
-) -> list[Parameter]:
+def _by_mapping(table: list[Parameter], mapping: Mapping[Any, Any]) -> list[Parameter]:
     """Return the given tensors under the caller's names."""
     known = {id(p.tensor): p for p in table}
     chosen, seen = [], set()
@@ -110,9 +107,7 @@ def _by_mapping(
     return chosen
 
 
-def _by_item(
-    table: list[Parameter], target: Target, item: Any
-) -> list[Parameter]:
+def _by_item(table: list[Parameter], target: Target, item: Any) -> list[Parameter]:
     if isinstance(item, str):
         return _by_name(table, item)
     if isinstance(item, nn.Module):

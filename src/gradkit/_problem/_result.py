@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from gradkit._problem._block import Block
 from gradkit.errors import InputError
 
-__all__ = ["Rows", "check_out", "unravel"]
+__all__ = ["OutRows", "Rows", "check_out", "joined"]
 
 
 class Rows:
@@ -95,28 +95,27 @@ class Rows:
                 torch.zeros(self.samples, self.rows, s.numel(), dtype=t, device=d)
                 for s, t, d in self.like
             ]
-        joined = _join(self._blocks, self.samples)
+        joined = _join(self._blocks)
         return [
             values.to(dtype)
             for values, (_, dtype, _) in zip(joined, self.like, strict=True)
         ]
 
 
-def _join(blocks: list[Block], samples: int) -> list[Tensor]:
+def _join(blocks: list[Block]) -> list[Tensor]:
     """Concatenate blocks along rows within equal samples, then along samples."""
     blocks = sorted(blocks, key=lambda b: (b.samples.start, b.rows.start))
     starts = sorted({b.samples.start for b in blocks})
     bands = []
     for start in starts:
         band = [b.values for b in blocks if b.samples.start == start]
-        bands.append(
-            [torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-             for parts in zip(*band, strict=True)]
-        )
-    return [
-        torch.cat(parts, 0) if len(parts) > 1 else parts[0]
-        for parts in zip(*bands, strict=True)
-    ]
+        bands.append([joined(parts, 1) for parts in zip(*band, strict=True)])
+    return [joined(parts, 0) for parts in zip(*bands, strict=True)]
+
+
+def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Concatenate, but take a single part as it is."""
+    return torch.cat(list(parts), axis) if len(parts) > 1 else next(iter(parts))
 
 
 def unravel(index: int, shape: Size) -> tuple[int, ...]:
@@ -137,9 +136,11 @@ class OutRows(Rows):
         super().__init__(samples, rows, [(in_size, out.dtype, out.device)])
         self.out_size, self.in_size = out_size, in_size
         # A leading axis of one stands for the samples where there is no such axis.
-        self.target = out.view(samples, *out_size, *in_size) if (
-            out.ndim == len(out_size) + len(in_size) + 1
-        ) else out.unsqueeze(0)
+        self.target = (
+            out.view(samples, *out_size, *in_size)
+            if (out.ndim == len(out_size) + len(in_size) + 1)
+            else out.unsqueeze(0)
+        )
 
     def write(self, block: Block) -> None:
         """Copy one block of rows, row by row where the strides ask for it."""
@@ -178,9 +179,7 @@ def check_out(out: Any, like: Tensor, shape: tuple[int, ...], others: Any) -> No
     got = (tuple(out.shape), out.dtype, out.device)
     for what, want, have in zip(("shape", "dtype", "device"), wanted, got, strict=True):
         if want != have:
-            raise InputError(
-                f"out must have {what} {want}; got {have}", argument="out"
-            )
+            raise InputError(f"out must have {what} {want}; got {have}", argument="out")
     if out.requires_grad:
         raise InputError(
             "out must not require grad, since rows are written into it; pass"

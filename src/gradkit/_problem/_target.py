@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gradkit.errors import InputError, UnsupportedModelError
 
@@ -89,9 +90,7 @@ def read_target(model: Any) -> Target:
 def refuse_module(root: nn.Module | None, module: nn.Module) -> None:
     """Refuse kinds of modules that cannot be differentiated without a trace."""
     kind, where = type(module).__name__, module_name(root, module)
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and (
-        module.has_uninitialized_params()
-    ):
+    if any(is_lazy(p) for p in module._parameters.values() if p is not None):
         raise UnsupportedModelError(
             f"{kind} ({where}) is lazy and has no parameters yet; run the model"
             " once on a batch first",

@@ -1,0 +1,218 @@
+"""What is asked of rows: numbers per row, tensors per parameter, projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from gradkit._columns import Columns, refusal
+from gradkit._entries import Entry
+
+__all__ = ["Quantities"]
+
+
+class Quantities:
+    """The quantities of a ``ParameterJacobian``, each straight from its entries."""
+
+    _entries: tuple[Entry, ...]
+    _columns: Columns
+    _lead: tuple[int, ...]
+
+    # -- numbers per row --------------------------------------------------------
+
+    def norms(self, *, per_parameter: bool = False) -> Any:
+        """Return the Euclidean norm of each row.
+
+        Args:
+            per_parameter: Whether each parameter's part has a norm of its own.
+
+        Returns:
+            ``(N, *out)``, or ``{name: (N, *out)}``.
+        """
+        found = self._each(lambda entry: entry.norms())
+        if per_parameter:
+            return {n: v.reshape(self._lead) for n, v in found.items()}
+        stacked = torch.stack([v.to(self._columns.dtype) for v in found.values()])
+        return torch.linalg.vector_norm(stacked, dim=0).reshape(self._lead)
+
+    def gram(self, other: Quantities | None = None) -> Tensor:
+        """Return the inner products of all rows with all rows of ``other``.
+
+        For a Jacobian this is the empirical neural tangent kernel.
+
+        Args:
+            other: Derivatives of the same parameters at ``M`` other samples;
+                ``None`` means these.
+
+        Returns:
+            ``(N, *out, M, *out)``.
+
+        Raises:
+            InputError: ``other`` has other parameters.
+
+        Source:
+            Jacot, Gabriel and Hongler, "Neural tangent kernel" (2018), sec. 4.
+        """
+        other = self if other is None else other
+        mine = [(c.name, c.shape) for c in self._columns]
+        if mine != [(c.name, c.shape) for c in other._columns]:
+            raise refusal(
+                "gram",
+                "other must hold derivatives with respect to the same parameters;"
+                f" got {other._columns.names} beside {self._columns.names}",
+            )
+        total = None
+        for left in self._entries:
+            for right in other._entries:
+                names = [n for n in left.names if n in right.names]
+                if names:
+                    part = left.gram(right, names).to(self._columns.dtype)
+                    total = part if total is None else total + part
+        assert total is not None, "equal parameters share names"
+        return total.reshape(*self._lead, *other._lead)
+
+    def matvec(self, vector: Mapping[str, Tensor] | Tensor) -> Tensor:
+        """Return ``J v``: the inner product of each row with a vector.
+
+        Args:
+            vector: ``{name: (*p)}`` with every parameter, or flat ``(P,)``, in the
+                order of :attr:`columns`.
+
+        Returns:
+            ``(N, *out)``: how the outputs change along ``vector``, to first order.
+
+        Raises:
+            InputError: ``vector`` has other names or shapes.
+        """
+        vectors = self._columns.vectors(vector)
+        parts = [
+            entry.matvec(vectors).to(self._columns.dtype) for entry in self._entries
+        ]
+        return torch.stack(parts).sum(0).reshape(self._lead)
+
+    # -- one tensor per parameter -----------------------------------------------
+
+    def rmatvec(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return ``Jᵀ w``: the sum of rows, each times its weight.
+
+        Args:
+            weights: ``(N, *out)``.
+
+        Returns:
+            ``{name: (*p)}``.
+
+        Raises:
+            InputError: ``weights`` has another shape.
+        """
+        if not isinstance(weights, Tensor) or tuple(weights.shape) != self._lead:
+            got = tuple(weights.shape) if isinstance(weights, Tensor) else weights
+            raise refusal("rmatvec", f"weights must have shape {self._lead}; got {got}")
+        flat = weights.detach().reshape(self._rows_shape)
+        return self._weighted(dict.fromkeys(self._columns.names, flat))
+
+    def sum(self) -> dict[str, Tensor]:
+        """Return the sum of all rows, ``{name: (*p)}``.
+
+        For an objective this is what ``objective.sum().backward()`` gives.
+        """
+        ones = torch.ones(
+            self._rows_shape, dtype=self._columns.dtype, device=self._device
+        )
+        return self._weighted(dict.fromkeys(self._columns.names, ones))
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of all rows, ``{name: (*p)}``."""
+        return {n: v / self._count for n, v in self.sum().items()}
+
+    def second_moment(self) -> dict[str, Tensor]:
+        """Return the mean of the rows' squares, entry by entry, ``{name: (*p)}``.
+
+        For the log likelihood's gradients this is the diagonal of the empirical
+        Fisher matrix.
+        """
+        found = self._each(lambda entry: entry.sum_of_squares())
+        return {
+            c.name: found[c.name].reshape(c.shape) / self._count for c in self._columns
+        }
+
+    def clipped_sum(self, max_norm: float | Mapping[str, float]) -> dict[str, Tensor]:
+        """Return the sum of rows, each scaled down to ``max_norm`` where it is longer.
+
+        Args:
+            max_norm: Bound on each row's norm, or one bound per parameter on its part
+                of each row.
+
+        Returns:
+            ``{name: (*p)}``.
+
+        Raises:
+            InputError: A bound is not positive, or a parameter has none.
+
+        Source:
+            Abadi et al., "Deep learning with differential privacy" (2016),
+            algorithm 1.
+        """
+        bounds = self._columns.bounds(max_norm)
+        norms = self.norms(per_parameter=isinstance(max_norm, Mapping))
+        if not isinstance(norms, dict):
+            norms = dict.fromkeys(self._columns.names, norms)
+        # A row of zeros has no direction to scale; its factor is one.
+        factors = {
+            n: (bounds[n] / v).clamp(max=1.0).reshape(self._rows_shape)
+            for n, v in norms.items()
+        }
+        return self._weighted(factors)
+
+    def project(self, size: int, *, seed: int, per_parameter: bool = False) -> Any:
+        """Return each row's random projection onto ``size`` directions.
+
+        Inner products and norms are kept in expectation. The projection depends on
+        ``(seed, name, shape, size)`` of each parameter alone: not on the device, the
+        batch, the memory budget, or which parameters are selected.
+
+        Args:
+            size: The number of directions.
+            seed: Chooses them.
+            per_parameter: Whether parameters stay apart.
+
+        Returns:
+            ``(N, *out, size)``, or ``{name: (N, *out, size)}``.
+
+        Raises:
+            InputError: ``size`` is not positive.
+
+        Source:
+            Johnson and Lindenstrauss (1984); with signs, Achlioptas (2003).
+        """
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise refusal("project", f"size must be a positive number; got {size!r}")
+        found = self._each(lambda entry: entry.project(size, seed))
+        shaped = {n: v.reshape(*self._lead, size) for n, v in found.items()}
+        if per_parameter:
+            return shaped
+        return torch.stack([v.to(self._columns.dtype) for v in shaped.values()]).sum(0)
+
+    # -- helpers ----------------------------------------------------------------
+
+    @property
+    def _device(self) -> torch.device:
+        return self._columns[0].device
+
+    @property
+    def _rows_shape(self) -> tuple[int, int]:
+        return self._lead[0], Size(self._lead[1:]).numel()
+
+    @property
+    def _count(self) -> int:
+        return Size(self._lead).numel()
+
+    def _each(self, ask: Callable[[Entry], dict[str, Tensor]]) -> dict[str, Tensor]:
+        found = {n: v for entry in self._entries for n, v in ask(entry).items()}
+        return {name: found[name] for name in self._columns.names}
+
+    def _weighted(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = self._each(lambda entry: entry.rmatvec(weights))
+        return {c.name: found[c.name].reshape(c.shape) for c in self._columns}

@@ -1,0 +1,139 @@
+"""Which method serves a call, and the check on what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gradkit._call import Call, describe
+from gradkit._guards._verify import disagreement
+from gradkit._methods import read_method
+from gradkit._methods._method import Method
+from gradkit._problem._result import Rows
+from gradkit.errors import GradkitError, UnsupportedModelError
+
+__all__ = ["check_rows", "reason_for", "refusal", "solve"]
+
+
+def reason_for(call: Call, method: Method) -> str | None:
+    """Return why ``method`` cannot serve ``call``, or ``None``."""
+    reason = method.reason(call.task)
+    if reason is None and not call.proved and call.task.kind in method.through_graph:
+        return (
+            "independence of the samples can be read nowhere in its graph: no input"
+            " is floating, and no look-up by the integers has the samples first"
+        )
+    return reason
+
+
+def solve(call: Call, sink: Callable[[], Rows]) -> tuple[list[Tensor], Method]:
+    """Return the flat rows, and the method that computed them.
+
+    Methods are tried in order. What a method cannot do, or gets wrong by its check,
+    is a reason; with one explicit method the reason is the error.
+    """
+    methods = read_method(call.request.function, call.request.method)
+    reasons: dict[str, str] = {}
+    last: Exception | None = None
+    for method in methods:
+        reason = reason_for(call, method)
+        if reason is None:
+            try:
+                rows = sink()
+                for block in method.run(call.task):
+                    rows.write(block)
+                flat = rows.flat()
+                reason = check_rows(call, method, flat)
+                if reason is None:
+                    return flat, method
+            except (GradkitError, torch.OutOfMemoryError):
+                raise
+            except errors_of(method, call.task.kind) as error:
+                reason, last = describe(error), error
+        reasons[method.name] = reason
+    raise refusal(reasons) from last
+
+
+def errors_of(method: Method, kind: str) -> tuple[type[Exception], ...]:
+    """Return the exceptions that say that a method cannot serve a model.
+
+    A method that runs the model's own graph meets only what autograd raises; one
+    that transforms the model meets whatever its Python code makes of wrappers.
+    """
+    if kind in method.through_graph:
+        return (RuntimeError,)
+    return (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
+
+
+def refusal(reasons: dict[str, str]) -> UnsupportedModelError:
+    """Return the error that no method serves the model."""
+    if len(reasons) == 1:
+        ((name, reason),) = reasons.items()
+        return UnsupportedModelError(
+            f"method {name!r} cannot serve this model: {reason.rstrip('.')}."
+            " Use method='auto', which takes one that can",
+            reasons=reasons,
+        )
+    each = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
+    return UnsupportedModelError(
+        f"no method can serve this model ({each})", reasons=reasons
+    )
+
+
+def _spoiled(samples: int, flat: Sequence[Tensor]) -> str | None:
+    """Return that rows may be spoiled by another sample's infinity, if they may.
+
+    Through a graph that samples share, a cotangent of zero times an infinite
+    derivative is NaN, and lands in every sample's row.
+    """
+    if samples < 2:
+        return None
+    for rows in flat:
+        if rows.numel() and not bool(
+            torch.isfinite(torch.linalg.vector_norm(rows, float("inf"), -1)).all()
+        ):
+            return (
+                "a derivative is not finite, and in a graph that samples share one"
+                " sample's infinity or NaN spoils the others' rows"
+            )
+    return None
+
+
+def check_rows(
+    call: Call,
+    method: Method,
+    flat: Sequence[Tensor],
+    *,
+    start: int = 0,
+) -> str | None:
+    """Return by how much rows from elsewhere differ from the ordinary graph.
+
+    Rows pulled back through the realised forward itself are checked only where a
+    vmapped backward made them, and only when the proof is renewed.
+    """
+    task = call.task
+    if task.connected:
+        return None
+    if task.kind in method.through_graph:
+        if task.kind == "parameters":
+            return _spoiled(task.samples, flat)
+        if not (method.name == "vmap" and call.proof_due):
+            return None
+    gap = disagreement(
+        flat,
+        lambda weights: task.graph.pull(task.weighted(weights)),
+        over_samples=task.kind == "parameters",
+        precision=call.precision,
+        start=start,
+        samples=task.samples,
+    )
+    if gap is None:
+        return None
+    return (
+        f"its result differs from the ordinary backward by {gap:.1e} of its size."
+        " A torch.no_grad block or detach in the model (which forward mode sees"
+        " through), an operation that torch transforms wrongly, or an output that"
+        " depends on the batch it travels in can cause this"
+    )
