@@ -6,13 +6,13 @@
 | **by the parameters** | `per_sample_gradients` | `parameter_jacobian` |
 """
 
-from gradkit import errors, objectives
+from gradkit import errors, mnist, objectives
 from gradkit._explain import explain
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
-from gradkit._parameter_jacobian import ParameterJacobian
+from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit._planner import Plan
 from gradkit._problem._block import Block
 from gradkit._problem._derivative import Derivative
@@ -29,6 +29,7 @@ __all__ = [
     "explain",
     "input_gradients",
     "jacobian",
+    "mnist",
     "objectives",
     "parameter_jacobian",
     "per_sample_gradients",

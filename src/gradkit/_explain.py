@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gradkit._call import Call, Request, named, open_call
+from gradkit._call._open import Call, Request, named, open_call
+from gradkit._call._solve import reason_for, refusal
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS, read_method
 from gradkit._planner import Plan, Probe
-from gradkit._solve import reason_for, refusal
 from gradkit.errors import InputError
 
 __all__ = ["explain"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradkit._call import Request, named, open_call
-from gradkit._collect import collect
+from gradkit._call._open import Request, open_call
+from gradkit._call._public import public
 from gradkit._jacobian import arrange, run, source_sizes, with_point
 from gradkit._methods._method import Method
-from gradkit._parameter_jacobian import ParameterJacobian
+from gradkit._parameter_jacobian._collect import collect
+from gradkit._parameter_jacobian._mapping import ParameterJacobian
 
 __all__ = ["input_gradients", "per_sample_gradients"]
 
 
+@public
 def input_gradients(
     model: Any,
     inputs: Any,
@@ -84,7 +86,7 @@ def input_gradients(
         "input_gradients", model, inputs, objective, wrt=wrt, of=of, batched=batched,
         seed=seed, method=method, max_memory=max_memory, create_graph=create_graph,
     )  # fmt: skip
-    with named("input_gradients"), open_call(request) as call:
+    with open_call(request) as call:
         flat = run(call)
         lead = (call.task.samples,) if call.inputs.batched else ()
         shaped = [
@@ -95,6 +97,7 @@ def input_gradients(
         return with_point(call, derivative) if with_values else derivative
 
 
+@public
 def per_sample_gradients(
     model: Any,
     inputs: Any,

@@ -6,18 +6,20 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from gradkit._call import Call, Request, named, open_call
-from gradkit._collect import collect
+from gradkit._call._open import Call, Request, open_call
+from gradkit._call._public import public
+from gradkit._call._solve import solve
 from gradkit._methods._method import Method
-from gradkit._parameter_jacobian import ParameterJacobian
+from gradkit._parameter_jacobian._collect import collect
+from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit._problem._derivative import Derivative
 from gradkit._problem._result import OutRows, Rows, check_out
-from gradkit._solve import solve
 from gradkit.errors import InputError
 
 __all__ = ["jacobian", "parameter_jacobian"]
 
 
+@public
 def jacobian(
     model: Any,
     inputs: Any,
@@ -100,7 +102,7 @@ def jacobian(
         "jacobian", model, inputs, wrt=wrt, of=of, batched=batched, seed=seed,
         method=method, max_memory=max_memory, create_graph=create_graph,
     )  # fmt: skip
-    with named("jacobian"), open_call(request) as call:
+    with open_call(request) as call:
         if out is not None:
             _check_out(call, out, create_graph=create_graph)
         flat = run(call, out)
@@ -114,6 +116,7 @@ def jacobian(
         return with_point(call, derivative) if with_values else derivative
 
 
+@public
 def parameter_jacobian(
     model: Any,
     inputs: Any,

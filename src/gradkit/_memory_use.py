@@ -89,7 +89,12 @@ def _parse(value: Any) -> int:
             if binary and unit:
                 scale = 1024 ** "KMGT".index(unit.upper()) * 1024
             return int(float(number) * scale)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+    elif (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 1 <= value < float("inf")
+        and value == int(value)
+    ):
         return int(value)
     raise InputError(
         "max_memory must be a positive number of bytes or a text such as '2GB' or"

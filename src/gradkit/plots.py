@@ -23,7 +23,7 @@ __all__ = ["digit_gradients"]
 
 # Inches, for two columns of a paper.
 _WIDTH = 7.2
-_LEFT = 0.78
+_LEFT = 0.8
 _PITCH = 0.58
 _PICTURE = 0.55
 _TITLE = 0.25
@@ -108,7 +108,7 @@ def digit_gradients(
     true, predicted = labels[hardest].tolist(), predictions[hardest].tolist()
     sheet.captions(
         [f"{t} → {p}" for t, p in zip(true, predicted, strict=True)],
-        "class → guess",
+        "true → guess",
         [_WRONG if t != p else "black" for t, p in zip(true, predicted, strict=True)],
     )
     sheet.captions([f"{norm:#.3g}" for norm in norms[hardest].tolist()], "norm")

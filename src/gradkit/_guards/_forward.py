@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
-from gradkit._guards._points import Points, UseOfOriginal
 from gradkit._guards._trace import Untouched
+from gradkit._guards._watch import Watch
 from gradkit._problem._inputs import Inputs
 from gradkit._problem._names import Entry, Selector
 from gradkit._problem._outputs import Outputs, read_outputs
@@ -107,7 +107,7 @@ class Forwards:
         with (
             self.guard.forward(),
             _kernels(twice=self.connected),
-            Points(watch=self._look_ups) as points,
+            self._watch(look_ups=self._look_ups) as watch,
         ):
             self._place(self._live)
             outputs = self._call(leaf, captures, record)
@@ -119,7 +119,7 @@ class Forwards:
                 for t, i in zip(leaf, self.inputs.tensors, strict=True)
                 if i.differentiable
             ]
-            found = tuple(points.found)
+            found = tuple(watch.found)
             return Graph(read, sources, None, count, tuple(floating), found)
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1
@@ -184,7 +184,7 @@ class Forwards:
                 Capture(e.name, "wrt") for e in self.entries if e.module is not None
             ]
             deltas = list(given)
-            with self.guard.forward():
+            with self.guard.forward(), self._watch():
                 if self.parameters:
                     self._place(deltas)
                     deltas = []
@@ -243,7 +243,7 @@ class Forwards:
         modules = [e.module for e in self.entries if e.module is not None]
         with hooked(modules, [make_hook(c, i) for i, c in enumerate(captures)]):
             last = [m for m in (self.selector.module,) if m is not None]
-            with hooked(last, [keep(of)] * len(last)), UseOfOriginal(self._replaced()):
+            with hooked(last, [keep(of)] * len(last)):
                 try:
                     # A first layer that works in place would overwrite the caller's.
                     outputs = self.inputs.call(
@@ -255,12 +255,13 @@ class Forwards:
         picked = self.selector.pick(outputs)
         return of.only() if self.selector.module is not None else picked
 
-    def _replaced(self) -> list[Parameter]:
-        return [
+    def _watch(self, *, look_ups: bool = False) -> Watch:
+        replaced = [
             p
             for p, live in zip(self.parameters, self._live, strict=True)
             if live is not p.tensor
         ]
+        return Watch(self.guard.modules(), replaced, look_ups=look_ups)
 
     def _read(
         self, outputs: Any, count: int, *, whole: bool, like: Graph | None = None

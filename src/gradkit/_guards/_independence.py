@@ -43,17 +43,24 @@ def random_cotangent(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return (size * sign).to(device=like.device, dtype=like.dtype)
 
 
-def _powers(samples: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Return signed powers of two, distinct as long as there are enough of them."""
+def _powers(
+    samples: int, dtype: torch.dtype, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield vectors of signed powers of two; any two samples differ in one of them.
+
+    There are only so many powers: the digits of a random numbering choose them, and
+    one vector is enough for 50 samples.
+    """
     reach = 3 if dtype == torch.float16 else 12
     exponents = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
     pool = torch.cat([2.0**exponents, -(2.0**exponents)])
-    rounds = -(-samples // len(pool))
-    drawn = [
-        pool[torch.randperm(len(pool), generator=generator, device="cpu")]
-        for _ in range(rounds)
-    ]
-    return torch.cat(drawn)[:samples]
+    numbers = torch.randperm(samples, generator=generator, device="cpu")
+    while True:
+        order = torch.randperm(len(pool), generator=generator, device="cpu")
+        yield pool[order][numbers % len(pool)]
+        if int(numbers.max()) < len(pool):
+            return
+        numbers = numbers // len(pool)
 
 
 def _signs(samples: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -121,9 +128,11 @@ def coupled_sample(
     if not base:
         return None
     dtype = min((b.dtype for b in (cotangent, *base)), key=lambda d: torch.finfo(d).max)
-    weights = _powers(samples, dtype, generator)
-    found = _differing(base, pull(_scaled(cotangent, weights)), weights)
-    if found is None:
+    for weights in _powers(samples, dtype, generator):
+        found = _differing(base, pull(_scaled(cotangent, weights)), weights)
+        if found is not None:
+            break
+    else:
         return None
     # Underflow and overflow break the scaling by powers, never that by signs.
     ones = torch.ones(samples, dtype=torch.float64, device="cpu")

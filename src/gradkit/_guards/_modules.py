@@ -9,10 +9,11 @@ the caller has pending.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from gradkit._problem._target import is_scripted
 
 __all__ = ["ModuleState"]
 
-_CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+_CONTAINERS = (dict, OrderedDict, defaultdict, Counter, list, set, deque)
 
 
 def _is_container(value: Any) -> bool:
@@ -46,7 +47,8 @@ def _refill(container: Any, content: Any) -> None:
     if isinstance(container, dict):
         if list(container) != list(content):
             container.clear()
-            container.update(content)
+            # Counter.update would add.
+            dict.update(container, content)
             return
         for key, value in content.items():
             if container[key] is not value:
@@ -68,9 +70,10 @@ class ModuleState:
         self._modules: dict[int, nn.Module] = {}
         self._held: list[tuple[Any, Any]] = []  # (container, its recorded content)
         self._seen: set[int] = set()
-        self._clones: dict[int, Tensor] = {}  # by the id of the original
+        self._clones: dict[int, Any] = {}  # by the id of the original
+        self._flags: dict[int, tuple[Tensor, bool]] = {}
         self._mapping = dict(mapping or {})
-        self._swapped: list[tuple[Any, Any, Tensor]] = []  # (container, key, original)
+        self._swapped: list[tuple[Any, Any, Any]] = []  # (container, key, original)
         self.generators: list[Any] = []
 
     def modules(self) -> Iterator[nn.Module]:
@@ -95,31 +98,46 @@ class ModuleState:
             container.items() if isinstance(container, dict) else enumerate(container)
         )
         for key, value in items:
-            if isinstance(value, Tensor):
-                if not isinstance(container, set):
-                    self._swap(container, key, value)
-            elif _is_container(value):
-                self._record(value)
-            elif is_generator(value):
-                self.generators.append(value)
+            if self._walk(value) and not isinstance(container, set):
+                self._swapped.append((container, key, value))
         for holder, key, original in self._swapped:
             if holder is container:
                 holder[key] = self._stand_in(original)
 
-    def _swap(self, container: Any, key: Any, value: Tensor) -> None:
-        """Note a tensor that a forward may write to."""
-        if id(value) in self._mapping or _is_private(value):
-            self._swapped.append((container, key, value))
+    def _walk(self, value: Any) -> bool:
+        """Record what lies in ``value``; return whether it needs a stand-in."""
+        if isinstance(value, Tensor):
+            if value.is_leaf:
+                self._flags.setdefault(id(value), (value, value.requires_grad))
+            return self._needs_one(value)
+        if _is_container(value):
+            self._record(value)
+        elif type(value) is tuple:
+            needs = [self._walk(part) for part in value]  # every part is recorded
+            return any(needs)
+        elif is_generator(value):
+            self.generators.append(value)
+        return isinstance(value, np.ndarray)
 
-    def _stand_in(self, original: Tensor) -> Tensor:
-        """Return the private tensor that stands for ``original``."""
+    def _needs_one(self, value: Any) -> bool:
+        """Whether a forward could write to ``value`` itself."""
+        if isinstance(value, Tensor):
+            return id(value) in self._mapping or _is_private(value)
+        return isinstance(value, np.ndarray) or type(value) is tuple
+
+    def _stand_in(self, original: Any) -> Any:
+        """Return the private value that stands for ``original``."""
+        if isinstance(original, tuple):
+            return tuple(
+                self._stand_in(v) if self._needs_one(v) else v for v in original
+            )
         source = self._mapping.get(id(original), original)
-        if not _is_private(source):
+        if isinstance(source, Tensor) and not _is_private(source):
             return source
         clone = self._clones.get(id(original))
         if clone is None or not _unchanged(clone, source):
             # Only clones made here are ever compared, so version 0 is pristine.
-            clone = source.detach().clone()
+            clone = _cloned(source)
             self._clones[id(original)] = clone
         return clone
 
@@ -140,27 +158,32 @@ class ModuleState:
         return names
 
     def rewind(self) -> None:
-        """Bring the modules to where they stood, with private tensors in place."""
-        for container, content in self._held:
-            _refill(container, content)
+        """Bring the modules to where they stood, with private values in place."""
+        self.restore()
         for container, key, original in self._swapped:
             container[key] = self._stand_in(original)
 
     def restore(self) -> None:
-        """Put the caller's own objects back."""
+        """Put the caller's own objects and flags back."""
         for container, content in self._held:
             _refill(container, content)
+        for tensor, flag in self._flags.values():
+            if tensor.requires_grad is not flag and tensor.is_leaf:
+                tensor.requires_grad_(flag)
 
-    def copies(self) -> dict[int, Tensor]:
-        """Return private copies of every tensor held, by the ``id`` of the original.
+    def copies(self) -> dict[int, Any]:
+        """Return private copies of what is held, by the ``id`` of the original.
 
         Parameters become parameters again, with their flag.
         """
-        copies: dict[int, Tensor] = {}
-        for _, content in self._held:
-            for value in _values(content):
-                if isinstance(value, Tensor) and id(value) not in copies:
-                    copies[id(value)] = _private(value)
+        copies: dict[int, Any] = {}
+        waiting = [v for _, content in self._held for v in _values(content)]
+        while waiting:
+            value = waiting.pop()
+            if type(value) is tuple:
+                waiting += value
+            elif isinstance(value, (Tensor, np.ndarray)) and id(value) not in copies:
+                copies[id(value)] = _private(value)
         return copies
 
 
@@ -173,19 +196,27 @@ def _is_private(value: Tensor) -> bool:
     )
 
 
-def _private(value: Tensor) -> Tensor:
+def _cloned(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value.copy()
+
+
+def _private(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value.copy()
     copy = value.detach().clone()
     if isinstance(value, nn.Parameter):
         return nn.Parameter(copy, requires_grad=value.requires_grad)
     return copy.requires_grad_(value.requires_grad) if value.requires_grad else copy
 
 
-def _unchanged(clone: Tensor, original: Tensor) -> bool:
+def _unchanged(clone: Any, original: Any) -> bool:
     """Whether a clone still holds the original's values.
 
     A write through ``.data`` moves no version counter, so values are compared
     where the counter says nothing.
     """
+    if isinstance(clone, np.ndarray):
+        return clone.dtype == original.dtype and clone.tobytes() == original.tobytes()
     if clone._version != 0 or clone.shape != original.shape:
         return False
     if torch.equal(clone, original):

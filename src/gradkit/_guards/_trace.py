@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gradkit._guards._modules import ModuleState, devices_of
 from gradkit._guards._random import RandomState, seed_torch
+from gradkit._problem._inputs import as_position
 from gradkit._problem._target import (
     Target,
     couples_samples,
@@ -188,11 +189,12 @@ class Untouched:
 def _read_seed(seed: Any) -> int | None:
     if seed is None:
         return None
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    number = as_position(seed)
+    if number is None:
         raise InputError(
             f"seed must be a whole number; got {type(seed).__name__}", argument="seed"
         )
-    return seed
+    return number
 
 
 @contextmanager

@@ -45,9 +45,8 @@ def _input_entry(inputs: Inputs, name: Any) -> Entry:
     good = tuple(i for i in positions if inputs.tensors[i].differentiable)
     if good:
         return Entry(name, good)
-    what = [
-        f"{inputs.tensors[i].tensor.dtype} {inputs.tensors[i].role}" for i in positions
-    ]
+    tensors = [inputs.tensors[i].tensor for i in positions]
+    what = [f"{t.dtype} of shape {tuple(t.shape)}" for t in tensors]
     if any(inputs.tensors[i].role == "shared" for i in positions):
         raise InputError(
             f"wrt={name!r} is shared by all samples, so no sample has a derivative"
@@ -68,6 +67,11 @@ def _module_entry(target: Target, module: nn.Module) -> Entry:
         for name, candidate in target.root.named_modules():
             if candidate is module:
                 return Entry(name, module=module)
+        raise InputError(
+            f"the {type(module).__name__} is not a submodule of the model"
+            f" ({nearest(type(module).__name__, target.submodule_names())})",
+            argument="wrt",
+        )
     return Entry(type(module).__name__, module=module)
 
 
@@ -92,10 +96,10 @@ def _entry(target: Target, inputs: Inputs, name: Any) -> Entry:
         return _input_entry(inputs, key)
     if module is not None:
         return Entry(name, module=module)
-    known = [str(k) for k in inputs.keys] + target.submodule_names()
+    entries = ", ".join(map(repr, inputs.keys))
     raise InputError(
-        f"wrt={name!r} names neither an entry of inputs nor a submodule"
-        f" ({nearest(name, known)})",
+        f"wrt={name!r} names neither an entry of inputs (there: {entries}) nor a"
+        f" submodule ({nearest(name, target.submodule_names())})",
         argument="wrt",
     )
 

@@ -45,7 +45,7 @@ class Outputs:
     def detached(self) -> Any:
         """Return the outputs as the model gave them, without a graph."""
         whole = {
-            i: v.detach() if isinstance(v, Tensor) else v
+            i: v.detach().clone() if isinstance(v, Tensor) else v
             for i, v in enumerate(self.leaves)
         }
         return self.arrange(whole)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradkit._problem._names import nearest
-from gradkit._problem._target import Target, unwrap
+from gradkit._problem._target import Target, refuse_module, unwrap
 from gradkit.errors import InputError, UnsupportedModelError
 
 __all__ = ["Parameter", "Slot", "place", "read_parameters"]
@@ -30,6 +30,8 @@ class Parameter:
 
 def _table(root: nn.Module) -> list[Parameter]:
     """Return the distinct parameters of ``root`` in order."""
+    for module in root.modules():
+        refuse_module(root, module)
     names: dict[int, list[str]] = {}
     slots: dict[int, list[Slot]] = {}
     tensors: dict[int, Tensor] = {}
@@ -142,6 +144,12 @@ def read_parameters(target: Target, parameters: Any) -> tuple[Parameter, ...]:
     elif isinstance(parameters, (str, nn.Module, Tensor)):
         chosen = _by_item(table, target, parameters)
     elif isinstance(parameters, Iterable):
+        parameters = list(parameters)
+        if not parameters:
+            raise InputError(
+                "parameters must name something; got an empty list",
+                argument="parameters",
+            )
         items = [_by_item(table, target, item) for item in parameters]
         chosen = list({id(p.tensor): p for found in items for p in found}.values())
     else:

@@ -120,6 +120,7 @@ class Measures:
         losses: ``(N,)`` cross entropies.
         quantities: The gradients, by name.
         jacobian: ``(N, 10, 784)``, by ``auto``.
+        auto: The method that this was.
         methods: One run for each method of gradkit.
         undecided: ``(N,)``, true where float32 may round a ReLU to its other side.
     """
@@ -130,6 +131,7 @@ class Measures:
     losses: Tensor
     quantities: dict[str, Quantity]
     jacobian: Tensor
+    auto: str
     methods: tuple[MethodRun, ...]
     undecided: Tensor
 
@@ -192,6 +194,7 @@ def measure(network: nn.Sequential, images: Tensor, labels: Tensor) -> Measures:
             for name in _TEXTS
         },
         jacobian=gk.jacobian(network, images),
+        auto=gk.explain("jacobian", network, images).method,
         methods=tuple(method_run(method.name) for method in gk.METHODS.values()),
         undecided=undecided.to(images.device),
     )

@@ -99,6 +99,7 @@ def report(training: Training, measures: Measures) -> dict[str, Any]:
         "alone_against_batch": _alone_against_batch(measures),
         "jacobian": {
             "shape": list(measures.jacobian.shape),
+            "auto": measures.auto,
             "methods": [dataclasses.asdict(run) for run in measures.methods],
         },
         "hardest": _hardest(measures),
@@ -153,6 +154,10 @@ def _methods_text(measures: Measures) -> str:
         table(["method", "time", "peak memory", *_HEADS], rows),
     ]
     lines += [f"  {run.name}: {run.reason}" for run in measures.methods if run.reason]
+    lines.append(
+        f"  auto takes {measures.auto}. Peak memory is of the tensors alive at once,"
+        f" the {megabytes(measures.jacobian.nbytes)} of J among them."
+    )
     return "\n".join(lines)
 
 

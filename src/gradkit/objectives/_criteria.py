@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradkit.errors import InputError
+from gradkit.objectives._scores import ordinary
 
 __all__ = ["OpenCriterion", "criterion_name", "is_torch_loss", "open_criterion"]
 
@@ -152,10 +153,9 @@ def _own_reduction(name: str, reduction: Any) -> str:
 
 
 def _unreduced(base: Any, keywords: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
-    keywords = {**keywords, "reduction": "none"}
+    keywords = {name: ordinary(value) for name, value in keywords.items()}
     if not isinstance(base, nn.Module):
-        return functools.partial(base, **keywords)
-    keywords.pop("reduction")
+        return functools.partial(base, **{**keywords, "reduction": "none"})
     if isinstance(base, torch.jit.ScriptModule):
         raise InputError(
             "sample_loss needs a criterion whose reduction can be left out; got a"
@@ -167,4 +167,5 @@ def _unreduced(base: Any, keywords: Mapping[str, Any]) -> Callable[[Any, Any], A
     # Its settings are read from a shallow copy: the caller's module stays as it is.
     module: Any = copy.copy(base)
     module.reduction = "none"
+    module._buffers = {n: ordinary(buffer) for n, buffer in base._buffers.items()}
     return functools.partial(module, **keywords)

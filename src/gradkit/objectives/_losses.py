@@ -15,6 +15,7 @@ from gradkit.objectives._criteria import OpenCriterion, criterion_name, open_cri
 from gradkit.objectives._scores import (
     describe,
     floating_outputs,
+    ordinary,
     refuse_other_device,
     shape_text,
 )
@@ -34,7 +35,7 @@ class SampleLoss:
         outputs = floating_outputs("sample_loss", outputs)
         opened = open_criterion(self.criterion)
         _check_targets(opened, outputs, self.targets)
-        targets = _in_precision_of(outputs, opened, self.targets)
+        targets = _in_precision_of(outputs, opened, ordinary(self.targets))
         losses = opened.function(outputs, targets)
         _check_losses(opened, losses, outputs, self.targets)
         reduction = self.reduction or opened.reduction
@@ -60,7 +61,7 @@ class TokenLoss:
 
     def __call__(self, outputs: Any) -> Tensor:
         outputs = floating_outputs("token_loss", outputs)
-        labels = self.labels
+        labels = ordinary(self.labels)
         if outputs.dim() != 3 or labels.shape != outputs.shape[:2]:
             raise InputError(
                 "objective token_loss takes outputs (N, T, V) and labels (N, T);"

@@ -18,6 +18,7 @@ __all__ = [
     "describe",
     "floating_outputs",
     "is_whole_number",
+    "ordinary",
     "refuse_other_device",
     "shape_text",
 ]
@@ -49,6 +50,13 @@ def is_whole_number(value: Any) -> bool:
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim == 0 and _is_integer_dtype(value)
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def ordinary(value: Any) -> Any:
+    """Return a tensor that autograd can save: a clone of one of inference mode."""
+    if isinstance(value, Tensor) and value.is_inference():
+        return value.clone()
+    return value
 
 
 def floating_outputs(name: str, outputs: Any) -> Tensor:
@@ -95,7 +103,7 @@ class WeightedSum:
 
     def __call__(self, outputs: Any) -> Tensor:
         outputs = floating_outputs("weighted_sum", outputs)
-        own, weights = outputs.shape[1:], self.weights
+        own, weights = outputs.shape[1:], ordinary(self.weights)
         if self.follows_device:
             weights = weights.to(outputs.device)
         refuse_other_device("weighted_sum", "weights", weights, outputs)
@@ -185,7 +193,7 @@ class ClassScore:
             raise self._refusal(outputs, describe(index))
         if index.dim() != 1:
             raise self._refusal(outputs, describe(index))
-        return index.to(outputs.device, torch.int64)
+        return ordinary(index).to(outputs.device, torch.int64)
 
     def _refusal(self, outputs: Tensor, got: str) -> InputError:
         shape, own = shape_text(outputs.shape), outputs.shape[1:]

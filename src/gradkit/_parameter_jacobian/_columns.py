@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Size, Tensor
@@ -146,7 +146,7 @@ class Columns(Sequence[Column]):
                     ),
                 )
         else:
-            bounds = dict.fromkeys(self.names, max_norm)
+            bounds = dict.fromkeys(self.names, cast(Any, max_norm))
         for bound in bounds.values():
             number = isinstance(bound, (int, float)) and not isinstance(bound, bool)
             if not number or not bound > 0:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._call import Call, Given, Request, describe, named, open_call
-from gradkit._entries import Block, Entry
+from gradkit._call._open import Call, Given, Request, describe, named, open_call
+from gradkit._call._solve import check_rows, reason_for, refusal
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
+from gradkit._parameter_jacobian._entries import Block, Entry
 from gradkit._problem._result import joined
 from gradkit._problem._tree import map_leaves
-from gradkit._solve import check_rows, reason_for, refusal
 from gradkit.errors import StaleError
 
 __all__ = ["Recipe", "Replayed"]

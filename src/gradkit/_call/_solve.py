@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gradkit._call import Call, describe
+from gradkit._call._open import Call, describe
 from gradkit._guards._verify import disagreement
 from gradkit._methods import read_method
 from gradkit._methods._method import Method

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Size, Tensor
 
-from gradkit._columns import Columns, refusal
-from gradkit._entries import Entry
+from gradkit._parameter_jacobian._columns import Columns, refusal
+from gradkit._parameter_jacobian._entries import Entry
 
-__all__ = ["Quantities"]
+__all__ = ["Quantities", "plainly"]
+
+
+Answer = TypeVar("Answer")
+Asked = ParamSpec("Asked")
+
+
+def plainly(method: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+    """Run arithmetic on rows as it is written, in whatever context it is asked for.
+
+    Autocast would round products, and inference mode would give tensors that no
+    later computation may record.
+    """
+
+    @wraps(method)
+    def wrapped(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+        device = cast(Quantities, args[0])._device.type
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return method(*args, **kwargs)
+
+    return wrapped
 
 
 class Quantities:
@@ -23,6 +49,7 @@ class Quantities:
 
     # -- numbers per row --------------------------------------------------------
 
+    @plainly
     def norms(self, *, per_parameter: bool = False) -> Any:
         """Return the Euclidean norm of each row.
 
@@ -38,6 +65,7 @@ class Quantities:
         stacked = torch.stack([v.to(self._columns.dtype) for v in found.values()])
         return torch.linalg.vector_norm(stacked, dim=0).reshape(self._lead)
 
+    @plainly
     def gram(self, other: Quantities | None = None) -> Tensor:
         """Return the inner products of all rows with all rows of ``other``.
 
@@ -74,6 +102,7 @@ class Quantities:
         assert total is not None, "equal parameters share names"
         return total.reshape(*self._lead, *other._lead)
 
+    @plainly
     def matvec(self, vector: Mapping[str, Tensor] | Tensor) -> Tensor:
         """Return ``J v``: the inner product of each row with a vector.
 
@@ -95,6 +124,7 @@ class Quantities:
 
     # -- one tensor per parameter -----------------------------------------------
 
+    @plainly
     def rmatvec(self, weights: Tensor) -> dict[str, Tensor]:
         """Return ``Jᵀ w``: the sum of rows, each times its weight.
 
@@ -113,6 +143,7 @@ class Quantities:
         flat = weights.detach().reshape(self._rows_shape)
         return self._weighted(dict.fromkeys(self._columns.names, flat))
 
+    @plainly
     def sum(self) -> dict[str, Tensor]:
         """Return the sum of all rows, ``{name: (*p)}``.
 
@@ -123,10 +154,12 @@ class Quantities:
         )
         return self._weighted(dict.fromkeys(self._columns.names, ones))
 
+    @plainly
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of all rows, ``{name: (*p)}``."""
         return {n: v / self._count for n, v in self.sum().items()}
 
+    @plainly
     def second_moment(self) -> dict[str, Tensor]:
         """Return the mean of the rows' squares, entry by entry, ``{name: (*p)}``.
 
@@ -138,6 +171,7 @@ class Quantities:
             c.name: found[c.name].reshape(c.shape) / self._count for c in self._columns
         }
 
+    @plainly
     def clipped_sum(self, max_norm: float | Mapping[str, float]) -> dict[str, Tensor]:
         """Return the sum of rows, each scaled down to ``max_norm`` where it is longer.
 
@@ -166,6 +200,7 @@ class Quantities:
         }
         return self._weighted(factors)
 
+    @plainly
     def project(self, size: int, *, seed: int, per_parameter: bool = False) -> Any:
         """Return each row's random projection onto ``size`` directions.
 

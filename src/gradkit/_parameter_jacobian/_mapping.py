@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._columns import Column, Columns, check_target, read_index, refusal
-from gradkit._entries import Entry
 from gradkit._memory_use import format_bytes
+from gradkit._parameter_jacobian._columns import (
+    Column,
+    Columns,
+    check_target,
+    read_index,
+    refusal,
+)
+from gradkit._parameter_jacobian._entries import Entry
+from gradkit._parameter_jacobian._quantities import Quantities, plainly
 from gradkit._problem._names import nearest
 from gradkit._problem._tree import map_leaves
-from gradkit._quantities import Quantities
 
 __all__ = ["ParameterJacobian"]
 
@@ -89,12 +95,12 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
     @property
     def outputs(self) -> Any:
         """The outputs of the very forward that was differentiated, detached."""
-        return self._outputs
+        return map_leaves(_fresh, self._outputs)
 
     @property
     def objective_values(self) -> Tensor | None:
         """``(N,)``: the objective; ``None`` for a Jacobian."""
-        return self._values
+        return _fresh(self._values)
 
     @property
     def columns(self) -> Mapping[str, slice]:
@@ -106,6 +112,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         """The bytes of the tensors held."""
         return sum(entry.nbytes for entry in self._entries)
 
+    @plainly
     def flat(self, out: Tensor | None = None) -> Tensor:
         """Return all rows side by side.
 
@@ -127,6 +134,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             entry.write({n: out[..., self.columns[n]] for n in entry.names})
         return out
 
+    @plainly
     def to_dict(self, out: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return all rows, one tensor per parameter.
 
@@ -207,3 +215,8 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         return ParameterJacobian(
             entries, self._columns, lead, outputs, pick(self._values)
         )
+
+
+def _fresh(value: Any) -> Any:
+    """Return a tensor that the caller may change."""
+    return value.clone() if isinstance(value, Tensor) else value

@@ -26,7 +26,7 @@ def evaluate(
     """
     outputs = graph.outputs
     if objective is None:
-        return _lone_output(graph)
+        return _lone_output(graph, batched=batched)
     leaves = list(outputs.tensors)
     if not graph.connected:
         leaves = [t.detach().requires_grad_() for t in leaves]
@@ -75,9 +75,17 @@ def evaluate(
     return values, cotangent
 
 
-def _lone_output(graph: Graph) -> tuple[Tensor, Tensor]:
+def _lone_output(graph: Graph, *, batched: bool) -> tuple[Tensor, Tensor]:
     width = graph.outputs.width
     if width != 1:
+        if not batched:
+            shapes = ", ".join(str(tuple(size)) for size in graph.outputs.sizes)
+            raise InputError(
+                f"with batched=False the function must return one number; got shape"
+                f" {shapes}. Take gk.jacobian(f, x, batched=False) for every output",
+                argument="objective",
+                outputs=width,
+            )
         shapes = ", ".join(str(tuple(size)) for size in graph.outputs.sizes)
         raise InputError(
             f"objective may be left out only where a sample has one output; got"

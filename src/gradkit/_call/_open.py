@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gradkit._call._objective import evaluate
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent, refuse_coupling
@@ -19,7 +20,6 @@ from gradkit._guards._trace import Untouched, inside_forward
 from gradkit._memory_use import budget
 from gradkit._methods import read_method
 from gradkit._methods._task import Task
-from gradkit._objective import evaluate
 from gradkit._planner import Planner
 from gradkit._problem._inputs import Inputs, read_inputs
 from gradkit._problem._names import Entry, read_of, read_wrt

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from gradkit._projection import signs
+from gradkit._parameter_jacobian._projection import signs
 
 __all__ = ["Block", "Entry", "Held"]
 
@@ -70,7 +70,9 @@ class Entry:
         with closing(self.blocks()) as blocks:  # pyright: ignore[reportArgumentType]
             for samples, block in blocks:
                 for name, rows in block.items():
-                    step(samples, name, rows)
+                    # Between blocks the state of the call holds, autocast included.
+                    with torch.autocast(rows.device.type, enabled=False):
+                        step(samples, name, rows)
 
     def _empty(self, name: str, *shape: int) -> Tensor:
         return self.like(name).new_zeros(shape)

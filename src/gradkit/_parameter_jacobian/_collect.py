@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradkit._call import Call, Request, named, open_call
-from gradkit._columns import Column
-from gradkit._entries import Entry, Held
+from gradkit._call._open import Call, Request, open_call
+from gradkit._call._solve import solve
 from gradkit._memory_use import format_bytes
 from gradkit._methods import read_method
-from gradkit._parameter_jacobian import ParameterJacobian
+from gradkit._parameter_jacobian._columns import Column
+from gradkit._parameter_jacobian._entries import Entry, Held
+from gradkit._parameter_jacobian._mapping import ParameterJacobian
+from gradkit._parameter_jacobian._replay import Recipe, Replayed, first_that_serves
 from gradkit._problem._inputs import read_inputs
 from gradkit._problem._parameters import Parameter, read_parameters
 from gradkit._problem._result import Rows
 from gradkit._problem._target import read_target
-from gradkit._replay import Recipe, Replayed, first_that_serves
-from gradkit._solve import solve
 from gradkit.errors import InputError
 
 __all__ = ["collect"]
@@ -24,19 +24,18 @@ __all__ = ["collect"]
 
 def collect(request: Request) -> ParameterJacobian:
     """Return the derivatives that ``request`` asks for."""
-    with named(request.function):
-        if request.takes_objective and not _count(request):
-            return _none(request)
-        with open_call(request) as call:
-            graph = call.task.graph
-            lead = (call.task.samples,)
-            if not request.takes_objective:
-                lead = (*lead, *_only_size(call))
-            values = None if call.values is None else call.values.detach().clone()
-            outputs = graph.outputs.detached()
-            return ParameterJacobian(
-                [_entry(call)], _columns(call.parameters), lead, outputs, values
-            )
+    if request.takes_objective and not _count(request):
+        return _none(request)
+    with open_call(request) as call:
+        graph = call.task.graph
+        lead = (call.task.samples,)
+        if not request.takes_objective:
+            lead = (*lead, *_only_size(call))
+        values = None if call.values is None else call.values.detach().clone()
+        outputs = graph.outputs.detached()
+        return ParameterJacobian(
+            [_entry(call)], _columns(call.parameters), lead, outputs, values
+        )
 
 
 def _count(request: Request) -> int:

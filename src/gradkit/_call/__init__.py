@@ -1,0 +1,1 @@
+"""One call of a public function, from its arguments to flat rows."""

@@ -1,0 +1,156 @@
+"""What a forward does that its graph does not show, seen as its operations run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gradkit._problem._parameters import Parameter
+from gradkit._problem._target import module_name
+from gradkit._problem._tree import leaves
+from gradkit.errors import UnsupportedModelError
+
+__all__ = ["Watch"]
+
+_LOOK_UPS = (
+    F.embedding,
+    F.embedding_bag,
+    torch.embedding,
+    torch.embedding_bag,
+    torch.index_select,
+    Tensor.index_select,
+    Tensor.__getitem__,
+)
+
+
+class Watch(TorchFunctionMode):
+    """Watches the operations of one forward.
+
+    It refuses, before it happens, a write to a parameter (a caller's value that no
+    graph protects), and a use of a parameter that a private copy stands in for. It
+    collects what integers look up: token ids have no derivative, so independence is
+    read where they first become numbers that have one.
+
+    Args:
+        modules: The modules whose parameters are watched.
+        replaced: Parameters that private copies stand in for.
+        look_ups: Whether look-ups are collected.
+    """
+
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        replaced: Iterable[Parameter] = (),
+        *,
+        look_ups: bool = False,
+    ) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+        self._modules = list(modules)
+        self._replaced = {id(p.tensor): p for p in replaced}
+        self._look_ups = look_ups
+        # Addresses, since `.data` and views are other tensors on the same memory.
+        self._memory = {
+            p.untyped_storage().data_ptr()
+            for module in self._modules
+            for p in module._parameters.values()
+            if p is not None and p.device.type != "meta" and p.numel()
+        }
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        for written in _written(func, args, kwargs):
+            self._refuse_write(func, written)
+        if self._replaced:
+            self._refuse_original(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if not self._look_ups or func not in _LOOK_UPS:
+            return result
+        return self._collect(result, args, kwargs)
+
+    def _refuse_write(self, func: Any, written: Any) -> None:
+        if not isinstance(written, Tensor) or torch.compiler.is_compiling():
+            return
+        try:
+            address = written.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):
+            return  # a wrapper of torch.func has no memory of its own
+        if address not in self._memory:
+            return
+        name = self._name_at(address)
+        raise UnsupportedModelError(
+            f"the model's forward writes to its own parameter {name} (by"
+            f" {getattr(func, '__name__', func)!r}), which would change the caller's"
+            " model. Write to it after the optimiser's step instead, or register the"
+            " constraint with torch.nn.utils.parametrize",
+            parameter=name,
+        )
+
+    def _name_at(self, address: int) -> str:
+        for module in self._modules:
+            for key, p in module._parameters.items():
+                if p is not None and p.untyped_storage().data_ptr() == address:
+                    where = module_name(self._modules[0], module)
+                    return f"{key!r} of {type(module).__name__} ({where})"
+        return "of unknown name"
+
+    def _refuse_original(self, func: Any, args: Any, kwargs: Any) -> None:
+        # Reading a property (a shape, a device) is not a use of the values.
+        if getattr(func, "__name__", "") == "__get__":
+            return
+        for value in leaves((args, kwargs)):
+            parameter = self._replaced.get(id(value))
+            if parameter is not None:
+                raise UnsupportedModelError(
+                    f"parameter {parameter.name!r} is frozen or has hooks, and is"
+                    " used from outside the module attribute it is registered"
+                    " under, where its private copy is not seen; register it"
+                    " there, or let it require grad",
+                    parameter=parameter.name,
+                )
+
+    def _collect(self, result: Any, args: Any, kwargs: Any) -> Any:
+        tensor = result[0] if isinstance(result, tuple) else result
+        integers = any(
+            isinstance(v, Tensor) and not v.is_floating_point()
+            for v in leaves((args, kwargs))
+        )
+        if not integers or not tensor.requires_grad or not tensor.ndim:
+            return result
+        self.found.append(tensor)
+        # The model goes on with a clone, which it may change in place.
+        return tensor.clone() if tensor is result else result
+
+
+_IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+
+
+def _sets_data(func: Any, name: str) -> bool:
+    """Whether this is ``tensor.data = other``."""
+    return name == "__set__" and getattr(func.__self__, "__name__", "") == "data"
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[Any]:
+    """Yield the arguments that an operation writes to."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    if name == "requires_grad_" or name == "retains_grad_":
+        return  # a flag, which is put back
+    if args and (in_place or name in _IN_PLACE or _sets_data(func, name)):
+        first = args[0]
+        yield from first if isinstance(first, (list, tuple)) else (first,)
+    if "out" in kwargs:
+        yield from leaves(kwargs["out"])
+    if kwargs.get("max_norm") is not None and func in (F.embedding, F.embedding_bag):
+        yield args[1] if len(args) > 1 else kwargs.get("weight")
