@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from gradkit._call._open import Call, Request, named, open_call
-from gradkit._call._solve import reason_for, refusal
+from gradkit._call._solve import reason_for, serve
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
-from gradkit._methods import METHODS, read_method
+from gradkit._methods import METHODS
+from gradkit._methods._method import Method
 from gradkit._planner import Plan, Probe
 from gradkit.errors import InputError
 
@@ -99,14 +100,16 @@ _UNPLANNED = ("out", "with_values")
 
 def _plan(call: Call) -> Plan:
     task, request = call.task, call.request
-    methods = read_method(request.function, request.method)
-    reasons = {m.name: reason_for(call, m) for m in (*METHODS.values(), *methods)}
-    serving = next((m for m in methods if reasons[m.name] is None), None)
-    if serving is None:
-        raise refusal({m.name: str(reasons[m.name]) for m in methods})
-    probe = Probe(call.planner)
-    for _ in serving.run(replace(task, planner=probe)):
-        break  # a method of others that cuts its own work
+    reasons = {m.name: reason_for(call, m) for m in METHODS.values()}
+
+    def attempt(method: Method) -> tuple[Probe, str | None]:
+        probe = Probe(call.planner)
+        for _ in method.run(replace(task, planner=probe)):
+            break  # a method of others that cuts its own work
+        return probe, None
+
+    probe, serving = serve(call, attempt)
+    reasons[serving.name] = None
     sources = task.graph.sources
     width = sum(s.element_size() * n for s, n in zip(sources, task.sizes, strict=True))
     total = task.samples * task.rows

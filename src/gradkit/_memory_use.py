@@ -38,6 +38,9 @@ class TensorBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is torch.ops.aten.mul.Scalar and torch._is_zerotensor(args[0]):
+            # torch dies of this pair under a dispatch mode.
+            args = (args[0].clone(), *args[1:])
         result = func(*args, **(kwargs or {}))
         given = {_key(t) for t in leaves((args, kwargs)) if isinstance(t, Tensor)}
         for tensor in leaves(result):

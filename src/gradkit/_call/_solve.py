@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +15,11 @@ from gradkit._methods._method import Method
 from gradkit._problem._result import Rows
 from gradkit.errors import GradkitError, UnsupportedModelError
 
-__all__ = ["check_rows", "reason_for", "refusal", "solve"]
+__all__ = ["check_rows", "reason_for", "refusal", "serve", "solve"]
+
+Result = TypeVar("Result")
+Attempt = tuple[Result, str | None]
+Served = tuple[Result, Method]
 
 
 def reason_for(call: Call, method: Method) -> str | None:
@@ -28,32 +33,54 @@ def reason_for(call: Call, method: Method) -> str | None:
     return reason
 
 
-def solve(call: Call, sink: Callable[[], Rows]) -> tuple[list[Tensor], Method]:
-    """Return the flat rows, and the method that computed them.
+def serve(call: Call, attempt: Callable[[Method], Attempt[Result]]) -> Served[Result]:
+    """Return what the first method that can serves, and the method.
 
     Methods are tried in order. What a method cannot do, or gets wrong by its check,
     is a reason; with one explicit method the reason is the error.
+
+    Args:
+        call: The call.
+        attempt: From a method to its result and the reason why it does not count.
     """
-    methods = read_method(call.request.function, call.request.method)
     reasons: dict[str, str] = {}
     last: Exception | None = None
-    for method in methods:
+    doubted = False
+    for method in read_method(call.request.function, call.request.method):
         reason = reason_for(call, method)
+        if reason is None and doubted and call.task.kind in method.through_graph:
+            reason = (
+                "rows from elsewhere differ from its graph, so one of them is wrong"
+            )
         if reason is None:
             try:
-                rows = sink()
-                for block in method.run(call.task):
-                    rows.write(block)
-                flat = rows.flat()
-                reason = check_rows(call, method, flat)
+                result, reason = attempt(method)
                 if reason is None:
-                    return flat, method
+                    return result, method
+                # For parameters the batch's own graph is no arbiter: an operation
+                # may count over the batch, as scale_grad_by_freq does.
+                doubted = call.task.kind == "parameters"
+            except UnsupportedModelError as error:
+                reason, last = error.message, error
             except (GradkitError, torch.OutOfMemoryError):
                 raise
             except errors_of(method, call.task.kind) as error:
                 reason, last = describe(error), error
         reasons[method.name] = reason
     raise refusal(reasons) from last
+
+
+def solve(call: Call, sink: Callable[[], Rows]) -> Served[list[Tensor]]:
+    """Return the flat rows, and the method that computed them."""
+
+    def attempt(method: Method) -> Attempt[list[Tensor]]:
+        rows = sink()
+        for block in method.run(call.task):
+            rows.write(block)
+        flat = rows.flat()
+        return flat, check_rows(call, method, flat)
+
+    return serve(call, attempt)
 
 
 def errors_of(method: Method, kind: str) -> tuple[type[Exception], ...]:

@@ -20,7 +20,7 @@ from gradkit._problem._names import Entry, Selector
 from gradkit._problem._outputs import Outputs, read_outputs
 from gradkit._problem._parameters import Parameter, place
 from gradkit._problem._target import Target
-from gradkit.errors import InputError
+from gradkit.errors import InputError, UnsupportedModelError
 
 __all__ = ["Forwards"]
 
@@ -261,7 +261,12 @@ class Forwards:
             for p, live in zip(self.parameters, self._live, strict=True)
             if live is not p.tensor
         ]
-        return Watch(self.guard.modules(), replaced, look_ups=look_ups)
+        return Watch(
+            self.guard.modules(),
+            replaced,
+            look_ups=look_ups,
+            by_parameters=bool(self.parameters),
+        )
 
     def _read(
         self, outputs: Any, count: int, *, whole: bool, like: Graph | None = None
@@ -274,11 +279,11 @@ class Forwards:
         assert first is not None, "the whole batch runs first"
         widths = tuple(t.numel() // max(count, 1) for t in read.tensors)
         if widths != first.widths:
-            raise InputError(
+            raise UnsupportedModelError(
                 "the model must return the same number of outputs for a sample"
                 f" whatever the batch; got {first.widths} in a batch of"
                 f" {self.inputs.samples} and {widths} in a batch of {count}",
-                argument="model",
+                outputs=widths,
             )
         return replace(first, tensors=read.tensors)
 

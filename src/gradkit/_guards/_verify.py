@@ -12,6 +12,9 @@ from gradkit._guards._independence import random_cotangent
 __all__ = ["disagreement"]
 
 
+Pull = Callable[[Tensor], tuple[Tensor, ...]]
+
+
 def tolerance(dtype: torch.dtype) -> float:
     """Return what two pull-backs of one model may differ by, relative to their size.
 
@@ -23,7 +26,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def disagreement(
     rows: Sequence[Tensor],
-    pull: Callable[[Tensor], tuple[Tensor, ...]],
+    pull: Pull,
     *,
     over_samples: bool,
     precision: torch.dtype,
@@ -56,7 +59,7 @@ def disagreement(
         samples or count, width, dtype=rows[0].dtype, device=rows[0].device
     )
     weights[start : start + count] = random_cotangent((count, width), rows[0])
-    worst = 0.0
+    worst = apart = 0.0
     for row, pulled in zip(rows, pull(weights), strict=True):
         part = weights[start : start + count].to(row.dtype)
         # The largest entry of each row, without a copy of the rows.
@@ -71,8 +74,24 @@ def disagreement(
             pulled = pulled[start : start + count]
             summed = torch.bmm(part[:, None], row)[:, 0]
             size = size.sum(1, keepdim=True)
-        worst = max(worst, _gap(summed, pulled.to(row.dtype), size))
-    return worst if worst > tolerance(precision) else None
+        pulled = pulled.to(row.dtype)
+        worst = max(worst, _gap(summed, pulled, size))
+        apart = max(apart, _largest(summed - pulled))
+    if worst <= tolerance(precision):
+        return None
+    # Where the derivative is zero but for rounding, its size says nothing.
+    return worst if not apart <= 64 * _rounding(pull, weights) else None
+
+
+def _rounding(pull: Pull, weights: Tensor) -> float:
+    """Return by how much the pullback fails to be linear: its rounding errors."""
+    other = random_cotangent(tuple(weights.shape), weights)
+    parts = zip(pull(weights), pull(other), pull(weights - other), strict=True)
+    return max(_largest(whole - (one + two)) for whole, one, two in parts)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().nan_to_num(nan=0.0).max()) if values.numel() else 0.0
 
 
 def _gap(summed: Tensor, pulled: Tensor, size: Tensor) -> float:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from gradkit._problem._parameters import Parameter
 from gradkit._problem._target import module_name
 from gradkit._problem._tree import leaves
-from gradkit.errors import UnsupportedModelError
+from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
 __all__ = ["Watch"]
 
@@ -40,6 +40,7 @@ class Watch(TorchFunctionMode):
         modules: The modules whose parameters are watched.
         replaced: Parameters that private copies stand in for.
         look_ups: Whether look-ups are collected.
+        by_parameters: Whether derivatives with respect to parameters are meant.
     """
 
     def __init__(
@@ -48,12 +49,13 @@ class Watch(TorchFunctionMode):
         replaced: Iterable[Parameter] = (),
         *,
         look_ups: bool = False,
+        by_parameters: bool = False,
     ) -> None:
         super().__init__()
         self.found: list[Tensor] = []
         self._modules = list(modules)
         self._replaced = {id(p.tensor): p for p in replaced}
-        self._look_ups = look_ups
+        self._look_ups, self._by_parameters = look_ups, by_parameters
         # Addresses, since `.data` and views are other tensors on the same memory.
         self._memory = {
             p.untyped_storage().data_ptr()
@@ -74,6 +76,8 @@ class Watch(TorchFunctionMode):
             self._refuse_write(func, written)
         if self._replaced:
             self._refuse_original(func, args, kwargs)
+        if self._by_parameters:
+            _refuse_counts(func, args, kwargs)
         result = func(*args, **kwargs)
         if not self._look_ups or func not in _LOOK_UPS:
             return result
@@ -133,6 +137,31 @@ class Watch(TorchFunctionMode):
         return tensor.clone() if tensor is result else result
 
 
+def _argument(args: tuple[Any, ...], kwargs: Any, place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+# Where each function takes the setting by position.
+_SCALES = {
+    F.embedding: 5,
+    F.embedding_bag: 5,
+    torch.embedding: 3,
+    torch.embedding_bag: 3,
+}
+
+
+def _refuse_counts(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+    """Refuse a look-up whose gradient is divided by counts over the batch."""
+    place = _SCALES.get(func)
+    if place is None or not _argument(args, kwargs, place, "scale_grad_by_freq"):
+        return
+    raise SampleDependenceError(
+        "samples must be independent; an embedding with scale_grad_by_freq=True"
+        " divides the gradient by how often an index occurs in the whole batch."
+        " Set scale_grad_by_freq=False"
+    )
+
+
 _IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
@@ -152,5 +181,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[Any]:
         yield from first if isinstance(first, (list, tuple)) else (first,)
     if "out" in kwargs:
         yield from leaves(kwargs["out"])
-    if kwargs.get("max_norm") is not None and func in (F.embedding, F.embedding_bag):
-        yield args[1] if len(args) > 1 else kwargs.get("weight")
+    if func in (F.embedding, F.embedding_bag) and (
+        _argument(args, kwargs, 3, "max_norm") is not None
+    ):
+        yield _argument(args, kwargs, 1, "weight")

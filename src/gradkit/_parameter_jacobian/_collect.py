@@ -8,7 +8,6 @@ from torch import Tensor
 from gradkit._call._open import Call, Request, open_call
 from gradkit._call._solve import solve
 from gradkit._memory_use import format_bytes
-from gradkit._methods import read_method
 from gradkit._parameter_jacobian._columns import Column
 from gradkit._parameter_jacobian._entries import Entry, Held
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
@@ -110,10 +109,7 @@ def _replayed(call: Call, needed: int) -> Replayed:
             argument="max_memory",
             needed=needed,
         )
-    request = call.request
-    methods = read_method(request.function, request.method)
-    method = first_that_serves(call, methods)
-    task = call.task
+    method, task = first_that_serves(call), call.task
     return Replayed(
         Recipe.of(call, method),
         {p.name: p.tensor.shape for p in call.parameters},

@@ -148,8 +148,9 @@ class Columns(Sequence[Column]):
         else:
             bounds = dict.fromkeys(self.names, cast(Any, max_norm))
         for bound in bounds.values():
-            number = isinstance(bound, (int, float)) and not isinstance(bound, bool)
-            if not number or not bound > 0:
+            if isinstance(bound, bool) or not (
+                isinstance(bound, (int, float)) and bound > 0
+            ):
                 raise refusal(
                     "clipped_sum", f"max_norm must be a positive number; got {bound!r}"
                 )

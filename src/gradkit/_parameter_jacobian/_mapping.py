@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -80,6 +80,10 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             )
         column = self._columns.by_name[name]
         return self.select([column.name]).to_dict()[column.name]
+
+    # Comparing values would form every row; two objects are equal if they are one.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         lead = ", ".join(map(str, self._lead[1:]))
@@ -177,7 +181,14 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         Raises:
             InputError: A name matches nothing.
         """
-        wanted = [parameters] if isinstance(parameters, str) else list(parameters)
+        one = isinstance(parameters, str) or not isinstance(parameters, Iterable)
+        wanted: list[Any] = [parameters] if one else list(parameters)
+        if not all(isinstance(name, str) for name in wanted):
+            raise refusal(
+                "select",
+                "parameters must be names, names of submodules or globs; got"
+                f" {type(parameters).__name__}",
+            )
         chosen = {c.name: c for name in wanted for c in self._columns.matching(name)}
         columns = [c for c in self._columns if c.name in chosen]
         if not columns:

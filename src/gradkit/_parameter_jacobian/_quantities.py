@@ -12,6 +12,7 @@ from torch import Size, Tensor
 
 from gradkit._parameter_jacobian._columns import Columns, refusal
 from gradkit._parameter_jacobian._entries import Entry
+from gradkit._problem._inputs import as_position
 
 __all__ = ["Quantities", "plainly"]
 
@@ -85,6 +86,11 @@ class Quantities:
             Jacot, Gabriel and Hongler, "Neural tangent kernel" (2018), sec. 4.
         """
         other = self if other is None else other
+        if not isinstance(other, Quantities):
+            raise refusal(
+                "gram",
+                f"other must be a ParameterJacobian; got {type(other).__name__}",
+            )
         mine = [(c.name, c.shape) for c in self._columns]
         if mine != [(c.name, c.shape) for c in other._columns]:
             raise refusal(
@@ -224,7 +230,9 @@ class Quantities:
         """
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise refusal("project", f"size must be a positive number; got {size!r}")
-        found = self._each(lambda entry: entry.project(size, seed))
+        if as_position(seed) is None:
+            raise refusal("project", f"seed must be a whole number; got {seed!r}")
+        found = self._each(lambda entry: entry.project(size, int(seed)))
         shaped = {n: v.reshape(*self._lead, size) for n, v in found.items()}
         if per_parameter:
             return shaped

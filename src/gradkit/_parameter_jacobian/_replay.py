@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._call._open import Call, Given, Request, describe, named, open_call
-from gradkit._call._solve import check_rows, reason_for, refusal
+from gradkit._call._open import Call, Given, Request, named, open_call
+from gradkit._call._solve import check_rows, refusal, serve
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._entries import Block, Entry
 from gradkit._problem._result import joined
 from gradkit._problem._tree import map_leaves
-from gradkit.errors import StaleError
+from gradkit.errors import InputError, StaleError
 
 __all__ = ["Recipe", "Replayed"]
 
@@ -160,7 +160,11 @@ class Replayed(Entry):
         """Yield the rows as they come, one sample's tiles joined."""
         with named(self._recipe.request.function), self._recipe.reopened() as call:
             order = {name: i for i, name in enumerate(call.parameter_names)}
-            for samples, values in _whole_samples(call, self._recipe.method):
+            method = self._recipe.method
+            for samples, values in _whole_samples(call, method):
+                reason = check_rows(call, method, values, start=samples.start)
+                if reason is not None:
+                    raise refusal({method.name: reason})
                 places = (self._index >= samples.start) & (self._index < samples.stop)
                 # Chosen samples may repeat and stand in any order: one block each.
                 for place in places.nonzero().flatten().tolist():
@@ -174,35 +178,43 @@ class Replayed(Entry):
 
 
 def _whole_samples(call: Call, method: Method) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Yield blocks with all rows of their samples, each checked."""
+    """Yield the rows in order, all of some samples at a time."""
     waiting: list[tuple[Tensor, ...]] = []
+    done, row, band = 0, 0, slice(0, 0)
     for block in method.run(call.task):
+        band = block.samples if not waiting else band
+        if (block.samples, block.samples.start, block.rows.start) != (band, done, row):
+            raise _out_of_order(method, block, done, row)
         waiting.append(block.values)
-        if block.rows.stop < call.task.rows:
+        row = block.rows.stop
+        if row < call.task.rows:
             continue
+        done, row = band.stop, 0
         values = [joined(parts, 1).detach() for parts in zip(*waiting, strict=True)]
         waiting = []
-        reason = check_rows(call, method, values, start=block.samples.start)
-        if reason is not None:
-            raise refusal({method.name: reason})
         yield block.samples, values
+    if done < call.task.samples:
+        raise InputError(
+            f"method {method.name!r} must yield every row; those of samples {done} to"
+            f" {call.task.samples - 1} never came",
+            argument="method",
+        )
 
 
-def first_that_serves(call: Call, methods: Sequence[Method]) -> Method:
+def _out_of_order(method: Method, block: Any, done: int, row: int) -> InputError:
+    return InputError(
+        f"method {method.name!r} must yield rows in order, some samples at a time;"
+        f" row {row} of sample {done} was next, and samples {block.samples}, rows"
+        f" {block.rows} came",
+        argument="method",
+    )
+
+
+def first_that_serves(call: Call) -> Method:
     """Return the first method whose first block passes its check."""
-    reasons: dict[str, str] = {}
-    last: Exception | None = None
-    for method in methods:
-        reason = reason_for(call, method)
-        if reason is None:
-            try:
-                next(_whole_samples(call, method))
-            except Exception as error:
-                if isinstance(error, (torch.OutOfMemoryError, ValueError)):
-                    raise
-                known = getattr(error, "reasons", {})
-                reason, last = known.get(method.name) or describe(error), error
-            else:
-                return method
-        reasons[method.name] = reason
-    raise refusal(reasons) from last
+
+    def attempt(method: Method) -> tuple[None, str | None]:
+        samples, values = next(_whole_samples(call, method))
+        return None, check_rows(call, method, values, start=samples.start)
+
+    return serve(call, attempt)[1]

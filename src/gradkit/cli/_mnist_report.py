@@ -182,7 +182,7 @@ def _hardest_text(measures: Measures) -> str:
             "The digits that the network learns most from: the largest parameter"
             " gradients",
             table(heads, rows, 0),
-            f"  {len(hardest)} of {len(norms)} digits hold {share:.0%} of the sum of"
+            f"  {len(hardest)} of {len(norms):,} digits hold {share:.0%} of the sum of"
             f" the norms; the median norm is {float(norms.median()):.3g}.",
         ]
     )

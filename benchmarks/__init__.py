@@ -1,0 +1,1 @@
+"""What gradkit costs, measured beside its bound and its peers in one process."""

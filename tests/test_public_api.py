@@ -1,0 +1,238 @@
+"""The public names, their signatures and docstrings, and what an import brings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gradkit
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(gradkit.__file__).parent
+
+NAMES = {
+    "METHODS",
+    "Block",
+    "Derivative",
+    "Method",
+    "ParameterJacobian",
+    "Plan",
+    "errors",
+    "explain",
+    "input_gradients",
+    "jacobian",
+    "mnist",
+    "objectives",
+    "parameter_jacobian",
+    "per_sample_gradients",
+    "shared",
+}
+SIGNATURES = {
+    "input_gradients": "(model, inputs, objective=None, *, wrt=None, of=None,"
+    " batched=None, seed=None, method='auto', max_memory=None, with_values=False,"
+    " create_graph=False)",
+    "jacobian": "(model, inputs, *, wrt=None, of=None, batched=None, seed=None,"
+    " method='auto', max_memory=None, out=None, with_values=False,"
+    " create_graph=False)",
+    "per_sample_gradients": "(model, inputs, objective=None, *, of=None,"
+    " parameters=None, seed=None, method='auto', max_memory=None)",
+    "parameter_jacobian": "(model, inputs, *, of=None, parameters=None, seed=None,"
+    " method='auto', max_memory=None)",
+    "shared": "(tensor)",
+    "explain": "(function, model, inputs, *args, **kwargs)",
+    "objectives.weighted_sum": "(weights)",
+    "objectives.class_score": "(index)",
+    "objectives.sample_loss": "(criterion, targets, *, reduction=None)",
+    "objectives.token_loss": "(labels, *, shift=False, ignore_index=-100,"
+    " reduction='mean')",
+}
+QUESTIONS = (
+    "input_gradients",
+    "jacobian",
+    "per_sample_gradients",
+    "parameter_jacobian",
+)
+SECTIONS = ("Args", "Returns", "Raises", "Cost", "Example", "Source")
+# Optional dependencies, and the old home of torch.func.
+UNWANTED = ("matplotlib", "mlxtend", "zarr", "functorch")
+
+
+# --- names and signatures -------------------------------------------------------
+
+
+def test_public_names() -> None:
+    assert sorted(gradkit.__all__) == sorted(NAMES)
+    assert len(set(gradkit.__all__)) == len(gradkit.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(gradkit, name) is not None
+    assert name in dir(gradkit)
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_signature(name: str) -> None:
+    assert bare_signature(resolve(name)) == SIGNATURES[name]
+
+
+def resolve(name: str) -> Callable[..., object]:
+    value: object = gradkit
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert callable(value)
+    return value
+
+
+def bare_signature(function: Callable[..., object]) -> str:
+    """Return a signature without its annotations."""
+    signature = inspect.signature(function)
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    return str(inspect.Signature(bare))
+
+
+def test_registries_cannot_be_changed() -> None:
+    methods: Any = gradkit.METHODS
+    with pytest.raises(TypeError):
+        methods["mine"] = methods["loop"]
+    with pytest.raises(AttributeError):
+        methods["loop"].name = "another"
+
+
+# --- docstrings -----------------------------------------------------------------
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield every public function, those of the public modules by dotted name."""
+    for name in gradkit.__all__:
+        value = getattr(gradkit, name)
+        if inspect.isfunction(value):
+            yield name, value
+        elif isinstance(value, ModuleType):
+            for inner in value.__all__:
+                function = getattr(value, inner)
+                if inspect.isfunction(function):
+                    yield f"{name}.{inner}", function
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """Split a Google-style docstring into its sections, in the order they come in."""
+    parts = re.split(rf"^({'|'.join(SECTIONS)}):$", docstring, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def docstring_faults(function: Callable[..., object], *needed: str) -> list[str]:
+    """Return what a public docstring owes and does not have."""
+    found = sections(inspect.getdoc(function) or "")
+    faults = [f"no {section}" for section in needed if section not in found]
+    described = re.findall(r"^    \*{0,2}(\w+): ", found.get("Args", ""), re.MULTILINE)
+    signature = inspect.signature(function)
+    if described != list(signature.parameters):
+        faults.append(f"Args describes {described}")
+    if signature.return_annotation not in (None, "None") and "Returns" not in found:
+        faults.append("no Returns")
+    if ">>> " not in found.get("Example", ""):
+        faults.append("no Example that runs")
+    if list(found) != [section for section in SECTIONS if section in found]:
+        faults.append(f"sections come as {list(found)}")
+    return faults
+
+
+@pytest.mark.parametrize("name", sorted(dict(public_functions())))
+def test_docstring_sections(name: str) -> None:
+    needed = ("Raises", "Cost") if name in QUESTIONS else ()
+    assert docstring_faults(dict(public_functions())[name], *needed) == []
+
+
+def test_public_functions_are_found() -> None:
+    assert set(dict(public_functions())) >= {*QUESTIONS, "explain", "shared"}
+    assert any(name.startswith("objectives.") for name, _ in public_functions())
+
+
+def test_a_poor_docstring_is_found() -> None:
+    def poor(model: object, inputs: object) -> int:
+        """Return nothing much.
+
+        Example:
+            No code here.
+
+        Args:
+            inputs: Described alone.
+        """
+        return id((model, inputs))
+
+    assert docstring_faults(poor, "Cost") == [
+        "no Cost",
+        "Args describes ['inputs']",
+        "no Returns",
+        "no Example that runs",
+        "sections come as ['Example', 'Args']",
+    ]
+
+
+# --- what an import brings, what a wheel holds ----------------------------------
+
+
+def unwanted_after(statement: str) -> set[str]:
+    """Return which of ``UNWANTED`` a fresh interpreter has loaded after a statement."""
+    script = f"import sys; {statement}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return {name.split(".")[0] for name in loaded} & set(UNWANTED)
+
+
+def test_import_brings_no_optional_dependency() -> None:
+    assert unwanted_after("import gradkit") == set()
+
+
+def test_an_optional_dependency_that_is_imported_is_found() -> None:
+    assert unwanted_after("import gradkit, matplotlib") == {"matplotlib"}
+
+
+def test_import_works_without_the_optional_dependencies() -> None:
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in UNWANTED)
+    use = "import gradkit; assert all(hasattr(gradkit, n) for n in gradkit.__all__)"
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; {blocked}; {use}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_the_wheel_is_typed_and_holds_the_package_alone(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, source / "src" / "gradkit", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    (source / "tests").mkdir()
+    (source / "tests" / "test_planted.py").write_text("", encoding="utf-8")
+    build = "import sys; from setuptools.build_meta import build_wheel as build"
+    subprocess.run(
+        [sys.executable, "-c", f"{build}; build(sys.argv[1])", str(tmp_path)],
+        cwd=source,
+        capture_output=True,
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    files = set(zipfile.ZipFile(wheel).namelist())
+    assert "gradkit/py.typed" in files
+    assert any(name.endswith("/licenses/LICENSE") for name in files)
+    modules = {str(p.relative_to(PACKAGE.parent)) for p in PACKAGE.rglob("*.py")}
+    assert {name for name in files if name.endswith(".py")} == modules
