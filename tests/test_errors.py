@@ -57,9 +57,10 @@ FIRST_TRIES = {
     ),
     "model, loss, x, y": (
         lambda: QUESTION(NET, F.cross_entropy, X, Y),
-        TypeError,
-        "per_sample_gradients() takes from 2 to 3 positional arguments but 4 were"
-        " given",
+        InputError,
+        "per_sample_gradients: takes at most 3 arguments by position, (model, inputs,"
+        " objective); got 4; targets go into the objective,"
+        " gk.objectives.sample_loss(F.cross_entropy, y)",
     ),
     "model, loss, x": (
         lambda: gk.input_gradients(NET, F.cross_entropy, X),
@@ -110,8 +111,8 @@ FIRST_TRIES = {
         InputError,
         "jacobian: inputs must hold a floating tensor to differentiate with respect"
         " to; got inputs torch.int64 (3, 2). Integers have no derivative: name the"
-        " embedding that takes them, wrt='<its dotted name>', or convert numbers"
-        " with x.float()",
+        " embedding that takes them, wrt='tokens'; or, if they are measurements,"
+        " convert them with x.float()",
     ),
     "batch norm in training mode": (
         lambda: gk.per_sample_gradients(BATCH_NORM, X, SCORE),
@@ -222,8 +223,7 @@ PARAMETERS = {
     "nothing": (
         lambda: gk.parameter_jacobian(NET, X, parameters=[]),
         InputError,
-        "parameter_jacobian: parameters must name something; the model has no"
-        " parameter to differentiate with respect to",
+        "parameter_jacobian: parameters must name something; got an empty list",
     ),
     "a number": (
         lambda: gk.parameter_jacobian(NET, X, parameters=3),
@@ -268,9 +268,9 @@ PARAMETERS = {
     "inference parameters": (
         lambda: gk.parameter_jacobian(inference_layer(), X),
         UnsupportedModelError,
-        "parameter_jacobian: parameter '0.weight' was made under"
+        "parameter_jacobian: parameter 'weight' of Linear (at '0') was made under"
         " torch.inference_mode, so autograd cannot record it; build or load the model"
-        " outside it",
+        " outside inference_mode, or copy.deepcopy(model) there",
     ),
     "max_norm": (
         lambda: gk.parameter_jacobian(

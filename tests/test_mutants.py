@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import torch
 
 import checks
-from case import Case
+import gradkit as gk
+from case import DEVICE, Case
 from cases import CASES
 from gradkit.errors import GradkitError, InputError, UnsupportedModelError
-from mutants import METHOD_MUTANTS, MUTANTS, Mutant, foreign, whole
+from mutants import METHOD_MUTANTS, MUTANTS, Mutant, Rows, foreign, whole
 from trial import QUESTIONS, Question, Trial
 
 PAIRS = [(m, q) for m in MUTANTS for q in QUESTIONS if q.name in m.questions]
@@ -46,3 +51,18 @@ def test_the_library_itself_checks_foreign_methods(mutant: Mutant, question: Que
     words = r"differs from the ordinary|never came|not finite"
     with pytest.raises((InputError, UnsupportedModelError), match=words):
         mutant.killer(trial)
+
+
+def test_a_large_derivative_excuses_no_wrong_small_one():
+    def first_doubled(rows: Rows) -> Rows:
+        def run(task: Any) -> Iterator[Any]:
+            for block in rows(task):
+                first, *others = block.values
+                yield block._replace(values=(2 * first, *others))
+
+        return run
+
+    method = foreign("first_doubled", first_doubled, trusted=False)
+    x, y = torch.randn(3, 4, device=DEVICE), torch.randn(3, 4, device=DEVICE)
+    with pytest.raises(UnsupportedModelError, match="differs from the ordinary"):
+        gk.jacobian(lambda x, y: 1e-5 * x.sin() + 100 * y, (x, y), method=method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,7 +39,7 @@ class TensorBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is torch.ops.aten.mul.Scalar and torch._is_zerotensor(args[0]):
+        if func is torch.ops.aten.mul.Scalar and args[0]._is_zerotensor():
             # torch dies of this pair under a dispatch mode.
             args = (args[0].clone(), *args[1:])
         result = func(*args, **(kwargs or {}))
@@ -114,9 +115,17 @@ def _free_on(device: torch.device) -> int:
     return _free_memory()
 
 
+# Reading the system's files takes longer than a small model's Jacobian.
+_REREAD_SECONDS = 1.0
+_last_read: list[tuple[float, int]] = []
+
+
 def _free_memory() -> int:
     """Return the free memory of the system, within its control group's limit."""
-    return min(_system_free(), _group_free())
+    now = time.monotonic()
+    if not _last_read or now - _last_read[0][0] > _REREAD_SECONDS:
+        _last_read[:] = [(now, min(_system_free(), _group_free()))]
+    return _last_read[0][1]
 
 
 def _system_free() -> int:

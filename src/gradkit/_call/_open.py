@@ -153,6 +153,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         seed=request.seed,
         batched=inputs.batched,
         parameters=[p.tensor for p in parameters],
+        objects=inputs.objects,
         mapping=mapping,
         start=None if given is None else given.start,
     )
@@ -182,7 +183,10 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         task = Task(
             request.kind, graph, forwards, planner, cotangent, request.create_graph
         )
-        due = given is None and (known.proof_is_due() or request.renew)
+        # What a function of the outputs picks today it may not pick tomorrow.
+        unnamed = request.of is not None and selector.name is None
+        due = known.proof_is_due() or request.renew or unnamed
+        due = due and given is None
         proved = True
         if inputs.batched and given is None:
             proved = _prove(task, due=due)
@@ -244,6 +248,7 @@ def _kind(
         ),
         tuple((t.shape, t.dtype) for t in graph.outputs.tensors),
         tuple(m.training for m in forwards.guard.modules()),
+        tuple(forwards.guard.state.settings),
         tuple((s.shape, s.dtype) for s in graph.sources),
         tuple(e.positions or e.name for e in forwards.entries),
         forwards.selector.name,
@@ -272,10 +277,9 @@ def _prove(task: Task, *, due: bool) -> bool:
         return False
     if not due:
         return True
-    cotangent = task.cotangent
-    if cotangent is None:
-        like = torch.empty((), dtype=graph.dtype, device=graph.device)
-        cotangent = random_cotangent((task.samples, task.outputs), like)
+    # Of every output, also where an objective looks at some: the next may not.
+    like = torch.empty((), dtype=graph.dtype, device=graph.device)
+    cotangent = random_cotangent((task.samples, task.outputs), like)
 
     def pull(weighted: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -287,7 +291,7 @@ def _prove(task: Task, *, due: bool) -> bool:
                 f"the model has no reverse derivative here ({describe(error)})"
             ) from error
 
-    refuse_coupling(pull, cotangent.detach(), "the output", _ADVICE)
+    refuse_coupling(pull, cotangent, "the output", _ADVICE)
     return True
 
 

@@ -262,7 +262,7 @@ class Forwards:
             if live is not p.tensor
         ]
         return Watch(
-            self.guard.modules(),
+            self.guard.modules,
             replaced,
             look_ups=look_ups,
             by_parameters=bool(self.parameters),

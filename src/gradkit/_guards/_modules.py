@@ -1,80 +1,55 @@
 """What the modules of a model hold: recorded, replaced by private copies, put back.
 
-A forward may write to buffers, attributes, and lists or dictionaries kept on a
-module. Every value is therefore recorded by identity, tensors without a gradient
-are replaced by clones for the time of the call, and afterwards the original
+A forward may write to buffers, attributes, and lists, dictionaries or objects kept
+on a module. Every value is therefore recorded by identity, tensors without a
+gradient are replaced by clones for the time of the call, and afterwards the original
 *objects* are put back: writing values back into them would break a backward that
 the caller has pending.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradkit._guards._private import StandIns, private_copy
 from gradkit._guards._random import is_generator
 from gradkit._problem._target import is_scripted
 
-__all__ = ["ModuleState"]
+__all__ = ["ModuleState", "devices_of"]
 
-_CONTAINERS = (dict, OrderedDict, defaultdict, Counter, list, set, deque)
-
-
-def _is_container(value: Any) -> bool:
-    return type(value) in _CONTAINERS
-
-
-def _values(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
-
-
-def _same_items(container: Any, content: Any) -> bool:
-    """Whether a list, deque or set holds exactly the objects it held, in order."""
-    if isinstance(container, set):
-        return container == content
-    return len(container) == len(content) and all(
-        a is b for a, b in zip(container, content, strict=True)
-    )
-
-
-def _refill(container: Any, content: Any) -> None:
-    """Give a container its recorded content back, keeping the container itself."""
-    if isinstance(container, dict):
-        if list(container) != list(content):
-            container.clear()
-            # Counter.update would add.
-            dict.update(container, content)
-            return
-        for key, value in content.items():
-            if container[key] is not value:
-                container[key] = value
-    elif not _same_items(container, content):
-        container.clear()
-        (container.update if isinstance(container, set) else container.extend)(content)
+_MISSING = object()
+_VALUES = frozenset((bool, int, float, str, bytes))
+_CODE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType)
+_CONTAINERS = (dict, list, set, deque)
 
 
 class ModuleState:
     """Everything a set of modules holds, at one moment.
 
     Args:
-        mapping: Tensors to put in place of others, by ``id`` (private copies of
+        mapping: Values to put in place of others, by ``id`` (private copies of
             parameters, for a computation that is run again later).
     """
 
-    def __init__(self, mapping: dict[int, Tensor] | None = None) -> None:
+    def __init__(self, mapping: dict[int, Any] | None = None) -> None:
+        self.generators: list[Any] = []
+        #: Plain settings, in order: what they are decides what a forward does.
+        self.settings: list[Hashable] = []
         self._modules: dict[int, nn.Module] = {}
         self._held: list[tuple[Any, Any]] = []  # (container, its recorded content)
+        self._empty: list[Any] = []
         self._seen: set[int] = set()
-        self._clones: dict[int, Any] = {}  # by the id of the original
         self._flags: dict[int, tuple[Tensor, bool]] = {}
-        self._mapping = dict(mapping or {})
         self._swapped: list[tuple[Any, Any, Any]] = []  # (container, key, original)
-        self.generators: list[Any] = []
+        self._scripted: list[tuple[Any, Any, Any]] = []
+        self._stand_ins = StandIns(mapping)
 
     def modules(self) -> Iterator[nn.Module]:
         """Yield the modules recorded so far."""
@@ -85,88 +60,101 @@ class ModuleState:
         new = [m for m in root.modules() if id(m) not in self._modules]
         for module in new:
             self._modules[id(module)] = module
-            if not is_scripted(module):
-                self._record(module.__dict__)
+            if is_scripted(module):
+                self._swap_scripted(module)
+            else:
+                self._record(module.__dict__, objects=True)
+                self._note_integers(module)
         return new
 
-    def _record(self, container: Any) -> None:
+    def adopt_object(self, value: Any) -> None:
+        """Record an object that a model is handed, such as a cache."""
+        self._walk(value, objects=True)
+
+    def _note_integers(self, module: nn.Module) -> None:
+        """Count changes of integer buffers, which permute or select, as settings."""
+        for key, value in module._buffers.items():
+            if (
+                value is not None
+                and not value.is_floating_point()
+                and not value.is_inference()
+                and key != "num_batches_tracked"
+            ):
+                self.settings += (id(value), value._version)
+
+    def _swap_scripted(self, module: nn.Module) -> None:
+        """Swap the buffers of a scripted module, which C++ holds."""
+        for key, value in list(module._buffers.items()):
+            if value is not None and self._stand_ins.needed(value):
+                self._scripted.append((module._buffers, key, value))
+                module._buffers[key] = self._stand_ins.of(value)
+
+    def _record(self, container: Any, *, objects: bool) -> None:
         if id(container) in self._seen:
             return
         self._seen.add(id(container))
-        self._held.append((container, container.copy()))
-        items = (
-            container.items() if isinstance(container, dict) else enumerate(container)
-        )
+        content = _content(container)
+        self._held.append((container, content))
+        items = content.items() if isinstance(content, dict) else enumerate(content)
         for key, value in items:
-            if self._walk(value) and not isinstance(container, set):
+            kind = type(value)
+            if kind in _VALUES:
+                self.settings.append(value)
+            elif value is None or isinstance(value, _CODE):
+                continue
+            elif kind is not tuple and isinstance(value, _CONTAINERS) and not value:
+                self._empty.append(value)  # most hooks' dictionaries
+            elif self._walk(value, objects=objects) and not isinstance(container, set):
                 self._swapped.append((container, key, value))
-        for holder, key, original in self._swapped:
-            if holder is container:
-                holder[key] = self._stand_in(original)
+                container[key] = self._stand_ins.of(value)
 
-    def _walk(self, value: Any) -> bool:
+    def _walk(self, value: Any, *, objects: bool) -> bool:
         """Record what lies in ``value``; return whether it needs a stand-in."""
         if isinstance(value, Tensor):
             if value.is_leaf:
                 self._flags.setdefault(id(value), (value, value.requires_grad))
-            return self._needs_one(value)
-        if _is_container(value):
-            self._record(value)
+        elif isinstance(value, _CONTAINERS):
+            self._record(value, objects=objects)
         elif type(value) is tuple:
-            needs = [self._walk(part) for part in value]  # every part is recorded
-            return any(needs)
+            for part in value:
+                if type(part) in _VALUES:
+                    self.settings.append(part)
+                else:
+                    self._walk(part, objects=objects)
         elif is_generator(value):
             self.generators.append(value)
-        return isinstance(value, np.ndarray)
-
-    def _needs_one(self, value: Any) -> bool:
-        """Whether a forward could write to ``value`` itself."""
-        if isinstance(value, Tensor):
-            return id(value) in self._mapping or _is_private(value)
-        return isinstance(value, np.ndarray) or type(value) is tuple
-
-    def _stand_in(self, original: Any) -> Any:
-        """Return the private value that stands for ``original``."""
-        if isinstance(original, tuple):
-            return tuple(
-                self._stand_in(v) if self._needs_one(v) else v for v in original
-            )
-        source = self._mapping.get(id(original), original)
-        if isinstance(source, Tensor) and not _is_private(source):
-            return source
-        clone = self._clones.get(id(original))
-        if clone is None or not _unchanged(clone, source):
-            # Only clones made here are ever compared, so version 0 is pristine.
-            clone = _cloned(source)
-            self._clones[id(original)] = clone
-        return clone
+        elif objects and _has_state(value):
+            # One level: further objects may lead to the whole program.
+            self._record(vars(value), objects=False)
+        return self._stand_ins.needed(value)
 
     def moved(self) -> list[str]:
         """Return the names of buffers that a forward wrote to or replaced."""
-        clones = {id(self._clones[i]): i for i in self._clones}
-        sources = {id(o): self._mapping.get(id(o), o) for _, _, o in self._swapped}
         names = []
         for module in self._modules.values():
-            if is_scripted(module):
-                continue
             for key, value in module._buffers.items():
                 if value is None or value.requires_grad:
                     continue
-                original = clones.get(id(value))
-                if original is None or not _unchanged(value, sources[original]):
+                if not self._stand_ins.is_untouched(value):
                     names.append(key)
         return names
 
     def rewind(self) -> None:
         """Bring the modules to where they stood, with private values in place."""
+        self._stand_ins.renew()
         self.restore()
-        for container, key, original in self._swapped:
-            container[key] = self._stand_in(original)
+        for container, key, original in (*self._swapped, *self._scripted):
+            container[key] = self._stand_ins.of(original)
 
     def restore(self) -> None:
         """Put the caller's own objects and flags back."""
+        for container in self._empty:
+            if container:
+                container.clear()
         for container, content in self._held:
             _refill(container, content)
+        for container, key, original in self._scripted:
+            container[key] = original
         for tensor, flag in self._flags.values():
             if tensor.requires_grad is not flag and tensor.is_leaf:
                 tensor.requires_grad_(flag)
@@ -177,54 +165,57 @@ class ModuleState:
         Parameters become parameters again, with their flag.
         """
         copies: dict[int, Any] = {}
-        waiting = [v for _, content in self._held for v in _values(content)]
+        waiting = [value for _, content in self._held for value in _values(content)]
+        waiting += [original for _, _, original in self._scripted]
         while waiting:
             value = waiting.pop()
             if type(value) is tuple:
                 waiting += value
             elif isinstance(value, (Tensor, np.ndarray)) and id(value) not in copies:
-                copies[id(value)] = _private(value)
+                copies[id(value)] = private_copy(value)
         return copies
 
 
-def _is_private(value: Tensor) -> bool:
-    """Whether a forward may write to a tensor, so that it gets a clone."""
+def _has_state(value: Any) -> bool:
+    """Whether ``value`` is an object of its own kind with attributes to change."""
     return (
-        not value.requires_grad
-        and not isinstance(value, nn.Parameter)
-        and value.device.type != "meta"
+        isinstance(getattr(value, "__dict__", None), dict)
+        and not isinstance(value, (nn.Module, *_CODE))
+        and not type(value).__module__.startswith("torch.")
     )
 
 
-def _cloned(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value.copy()
+def _content(container: Any) -> Any:
+    """Return a copy of a container's content, whatever its subclass makes of copy."""
+    return dict(container) if isinstance(container, dict) else list(container)
 
 
-def _private(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value.copy()
-    copy = value.detach().clone()
-    if isinstance(value, nn.Parameter):
-        return nn.Parameter(copy, requires_grad=value.requires_grad)
-    return copy.requires_grad_(value.requires_grad) if value.requires_grad else copy
+def _values(content: Any) -> Iterable[Any]:
+    return content.values() if isinstance(content, dict) else content
 
 
-def _unchanged(clone: Any, original: Any) -> bool:
-    """Whether a clone still holds the original's values.
+def _refill(container: Any, content: Any) -> None:
+    """Give a container its recorded content back, keeping the container itself."""
+    if isinstance(container, dict):
+        if len(container) == len(content) and all(
+            container.get(key, _MISSING) is value for key, value in content.items()
+        ):
+            return
+        if list(container) != list(content):
+            container.clear()
+        # Not update(): Counter's adds.
+        for key, value in content.items():
+            container[key] = value
+        return
+    now = list(container)
+    if len(now) == len(content) and all(map(_is, now, content)):
+        return
+    container.clear()
+    (container.update if isinstance(container, set) else container.extend)(content)
 
-    A write through ``.data`` moves no version counter, so values are compared
-    where the counter says nothing.
-    """
-    if isinstance(clone, np.ndarray):
-        return clone.dtype == original.dtype and clone.tobytes() == original.tobytes()
-    if clone._version != 0 or clone.shape != original.shape:
-        return False
-    if torch.equal(clone, original):
-        return True
-    # NaN is not equal to itself.
-    return clone.is_floating_point() and torch.equal(
-        clone.nan_to_num(), original.nan_to_num()
-    )
+
+def _is(first: Any, second: Any) -> bool:
+    return first is second
 
 
 def devices_of(tensors: Iterable[Any]) -> list[torch.device]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils import parametrize
 
 from gradkit._guards._modules import ModuleState, devices_of
 from gradkit._guards._random import RandomState, seed_torch
@@ -60,6 +61,7 @@ class Untouched:
         seed: What ``torch.manual_seed`` would get before the forward, or ``None``.
         batched: Whether modules known to couple samples are refused.
         parameters: Tensors that stand outside the model but belong to the call.
+        objects: What else the model is handed.
         mapping: Tensors to put in place of a module's own, by ``id``.
         start: The random state to start from, where it is not the present one.
     """
@@ -72,6 +74,7 @@ class Untouched:
         seed: int | None = None,
         batched: bool = True,
         parameters: Iterable[Tensor] = (),
+        objects: Iterable[Any] = (),
         mapping: dict[int, Tensor] | None = None,
         start: RandomState | None = None,
     ) -> None:
@@ -79,6 +82,8 @@ class Untouched:
         self._tensors = [*tensors, *parameters]
         self.state = ModuleState(mapping)
         self._given_start = start
+        self._fresh = True  # no forward has run yet
+        self._objects = list(objects)
         self._stack = ExitStack()
         self._thread = threading.get_ident()
         self.drew: list[str] = []
@@ -95,9 +100,12 @@ class Untouched:
             stack.enter_context(_no_autocast_cache())
             stack.enter_context(_no_transform_warnings())
             stack.enter_context(_no_attention_fast_path())
+            stack.enter_context(_no_parametrization_cache())
             stack.callback(self.state.restore)
             if self.target.root is not None:
                 self.adopt(self.target.root)
+            for value in self._objects:
+                self.state.adopt_object(value)
             self._read_random()
             hook = register_module_forward_pre_hook(self._meet)
             stack.callback(hook.remove)
@@ -113,13 +121,19 @@ class Untouched:
         root = self.target.root
         held = [] if root is None else [*root.parameters(), *root.buffers()]
         self.devices = devices_of([*self._tensors, *held])
-        self._before = RandomState(self.devices, self.state.generators)
+        self._before = self.start = RandomState(self.devices, self.state.generators)
         self._stack.callback(self._before.restore)
         if self._given_start is not None:
             self._given_start.restore()
         elif self.seed is not None:
             seed_torch(self.seed, self.devices)
+        else:
+            return
         self.start = RandomState(self.devices, self.state.generators)
+
+    def _states(self) -> list[RandomState]:
+        # None before the states are read: adopted generators are read with the rest.
+        return [s for n in ("_before", "start") if (s := getattr(self, n, None))]
 
     def adopt(self, module: nn.Module) -> None:
         """Record a module that may not be below the model."""
@@ -127,9 +141,8 @@ class Untouched:
         for new in self.state.adopt(module):
             refuse_module(self.target.root, new)
         for generator in self.state.generators[known:]:
-            if hasattr(self, "start"):
-                self._before.add(generator)
-                self.start.add(generator)
+            for state in {id(s): s for s in self._states()}.values():
+                state.add(generator)
 
     def _meet(self, module: nn.Module, _: Any) -> None:
         """Record a module that only its call makes known, and refuse couplings."""
@@ -157,8 +170,10 @@ class Untouched:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Start a forward from the state of the call's beginning."""
-        self.state.rewind()
-        self.start.restore()
+        if not self._fresh:
+            self.state.rewind()
+            self.start.restore()
+        self._fresh = False
         depth = getattr(_forward_depth, "value", 0)
         _forward_depth.value = depth + 1
         try:
@@ -222,6 +237,17 @@ def _no_transform_warnings() -> Iterator[None]:
         ):
             warnings.filterwarnings("ignore", message=text)
         yield
+
+
+@contextmanager
+def _no_parametrization_cache() -> Iterator[None]:
+    """Keep parametrized weights computed here, or by the caller, apart."""
+    cached, depth = parametrize._cache, parametrize._cache_enabled
+    parametrize._cache, parametrize._cache_enabled = {}, 0
+    try:
+        yield
+    finally:
+        parametrize._cache, parametrize._cache_enabled = cached, depth
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,56 +56,68 @@ def disagreement(
     count, width = rows[0].shape[:2]
     if not count * width:
         return None
-    weights = torch.zeros(
-        samples or count, width, dtype=rows[0].dtype, device=rows[0].device
-    )
-    weights[start : start + count] = random_cotangent((count, width), rows[0])
-    worst = apart = 0.0
-    for row, pulled in zip(rows, pull(weights), strict=True):
-        part = weights[start : start + count].to(row.dtype)
-        # The largest entry of each row, without a copy of the rows.
-        largest = (
-            torch.linalg.vector_norm(row, float("inf"), -1) if row.numel() else part
-        )
-        size = part.abs() * largest
-        if over_samples:
-            summed = part.reshape(-1) @ row.reshape(count * width, -1)
-            size = size.sum()[None]
-        else:
-            pulled = pulled[start : start + count]
-            summed = torch.bmm(part[:, None], row)[:, 0]
-            size = size.sum(1, keepdim=True)
-        pulled = pulled.to(row.dtype)
-        worst = max(worst, _gap(summed, pulled, size))
-        apart = max(apart, _largest(summed - pulled))
-    if worst <= tolerance(precision):
+    whole = (samples or count, width)
+    part = slice(start, start + count)
+    weights = torch.zeros(whole, dtype=rows[0].dtype, device=rows[0].device)
+    weights[part] = random_cotangent((count, width), rows[0])
+    pulled = [_own(p, part, over_samples) for p in pull(weights)]
+    gaps = [_gaps(r, weights[part].to(r.dtype), p, over_samples)
+            for r, p in zip(rows, pulled, strict=True)]  # fmt: skip
+    limit = tolerance(precision)
+    if all(bool((gap.relative <= limit).all()) for gap in gaps):
         return None
-    # Where the derivative is zero but for rounding, its size says nothing.
-    return worst if not apart <= 64 * _rounding(pull, weights) else None
+    # Where the derivative is zero but for rounding, its size says nothing; by how
+    # much the pullback fails to be linear says what its rounding is.
+    other = torch.zeros_like(weights)
+    other[part] = random_cotangent((count, width), rows[0])
+    halves = [
+        _own(one + two, part, over_samples)
+        for one, two in zip(pull(other), pull(weights - other), strict=True)
+    ]
+    worst = 0.0
+    for gap, p, half in zip(gaps, pulled, halves, strict=True):
+        if not p.shape[-1]:
+            continue
+        rounding = 64 * (p - half.to(p.dtype)).abs().amax(-1, keepdim=True)
+        wrong = (gap.relative > limit) & ~(gap.absolute <= rounding)
+        if bool(wrong.any()):
+            worst = max(worst, float(gap.relative[wrong].max()))
+    return worst or None
 
 
-def _rounding(pull: Pull, weights: Tensor) -> float:
-    """Return by how much the pullback fails to be linear: its rounding errors."""
-    other = random_cotangent(tuple(weights.shape), weights)
-    parts = zip(pull(weights), pull(other), pull(weights - other), strict=True)
-    return max(_largest(whole - (one + two)) for whole, one, two in parts)
+class _Gap(NamedTuple):
+    """Largest differences per sample, ``(n, 1)``, or over all of them, ``(1,)``."""
+
+    relative: Tensor
+    absolute: Tensor
 
 
-def _largest(values: Tensor) -> float:
-    return float(values.abs().nan_to_num(nan=0.0).max()) if values.numel() else 0.0
+def _own(pulled: Tensor, part: slice, over_samples: bool) -> Tensor:
+    return pulled.detach() if over_samples else pulled.detach()[part]
 
 
-def _gap(summed: Tensor, pulled: Tensor, size: Tensor) -> float:
-    """Return the largest difference relative to the largest size, per sample."""
-    if not summed.numel():
-        return 0.0
-    # NaN in reverse mode where another mode is finite is a convention of its own.
+def _gaps(rows: Tensor, weights: Tensor, pulled: Tensor, over_samples: bool) -> _Gap:
+    """Return how far the rows' weighted sum is from the gradient ``pulled``."""
+    n, r, size = rows.shape
+    if not size:
+        zero = weights.new_zeros(1)
+        return _Gap(zero, zero)
+    # The largest entry of each row, without a copy of the rows.
+    largest = weights.abs() * torch.linalg.vector_norm(rows, float("inf"), -1)
+    if over_samples:
+        summed = weights.reshape(-1) @ rows.reshape(n * r, size)
+        largest = largest.sum()[None]
+    else:
+        summed = torch.bmm(weights[:, None], rows)[:, 0]
+        largest = largest.sum(1, keepdim=True)
+    pulled = pulled.to(summed.dtype)
     finite = torch.isfinite(summed) & torch.isfinite(pulled)
-    odd = torch.isfinite(pulled) & ~torch.isfinite(summed)
-    if bool(odd.any()):
-        return float("inf")
     gap = torch.where(finite, (summed - pulled).abs(), 0.0)
+    # NaN in reverse mode where another mode is finite is a convention of its own;
+    # the other way round it is a fault.
+    gap = torch.where(torch.isfinite(pulled) & ~finite, float("inf"), gap)
+    absolute = gap.amax(-1, keepdim=True)
     scale = torch.where(finite, pulled.abs(), 0.0).amax(-1, keepdim=True)
-    size = torch.where(torch.isfinite(size), size, 0.0)
-    scale = torch.maximum(scale, size).clamp_min(torch.finfo(summed.dtype).tiny)
-    return float((gap / scale).max())
+    largest = torch.where(torch.isfinite(largest), largest, 0.0)
+    scale = torch.maximum(scale, largest).clamp_min(torch.finfo(summed.dtype).tiny)
+    return _Gap(absolute / scale, absolute)

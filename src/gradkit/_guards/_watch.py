@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Watch(TorchFunctionMode):
     read where they first become numbers that have one.
 
     Args:
-        modules: The modules whose parameters are watched.
+        modules: The modules whose parameters are watched, as far as known.
         replaced: Parameters that private copies stand in for.
         look_ups: Whether look-ups are collected.
         by_parameters: Whether derivatives with respect to parameters are meant.
@@ -45,7 +45,7 @@ class Watch(TorchFunctionMode):
 
     def __init__(
         self,
-        modules: Iterable[nn.Module],
+        modules: Callable[[], Sequence[nn.Module]],
         replaced: Iterable[Parameter] = (),
         *,
         look_ups: bool = False,
@@ -53,16 +53,26 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.found: list[Tensor] = []
-        self._modules = list(modules)
+        self._modules = modules
         self._replaced = {id(p.tensor): p for p in replaced}
         self._look_ups, self._by_parameters = look_ups, by_parameters
-        # Addresses, since `.data` and views are other tensors on the same memory.
-        self._memory = {
-            p.untyped_storage().data_ptr()
-            for module in self._modules
-            for p in module._parameters.values()
-            if p is not None and p.device.type != "meta" and p.numel()
-        }
+        self._memory: tuple[int, set[int]] = (-1, set())
+
+    def _addresses(self) -> set[int]:
+        """Return where the parameters' values lie, of the modules known by now.
+
+        Addresses, since ``.data`` and views are other tensors on the same memory.
+        """
+        modules = self._modules()
+        if self._memory[0] != len(modules):
+            found = {
+                p.untyped_storage().data_ptr()
+                for module in modules
+                for p in module._parameters.values()
+                if p is not None and p.device.type != "meta" and p.numel()
+            }
+            self._memory = (len(modules), found)
+        return self._memory[1]
 
     def __torch_function__(
         self,
@@ -90,9 +100,16 @@ class Watch(TorchFunctionMode):
             address = written.untyped_storage().data_ptr()
         except (NotImplementedError, RuntimeError):
             return  # a wrapper of torch.func has no memory of its own
-        if address not in self._memory:
+        if address not in self._addresses():
             return
         name = self._name_at(address)
+        if func in (F.embedding, F.embedding_bag):
+            raise UnsupportedModelError(
+                f"an embedding with max_norm overwrites its own weight, parameter"
+                f" {name}; renormalise the weight once under torch.no_grad() and leave"
+                " max_norm out",
+                parameter=name,
+            )
         raise UnsupportedModelError(
             f"the model's forward writes to its own parameter {name} (by"
             f" {getattr(func, '__name__', func)!r}), which would change the caller's"
@@ -102,10 +119,11 @@ class Watch(TorchFunctionMode):
         )
 
     def _name_at(self, address: int) -> str:
-        for module in self._modules:
+        modules = self._modules()
+        for module in modules:
             for key, p in module._parameters.items():
                 if p is not None and p.untyped_storage().data_ptr() == address:
-                    where = module_name(self._modules[0], module)
+                    where = module_name(modules[0], module)
                     return f"{key!r} of {type(module).__name__} ({where})"
         return "of unknown name"
 
@@ -132,6 +150,8 @@ class Watch(TorchFunctionMode):
         )
         if not integers or not tensor.requires_grad or not tensor.ndim:
             return result
+        if tensor._is_view():
+            return result  # what is written to it must reach its base
         self.found.append(tensor)
         # The model goes on with a clone, which it may change in place.
         return tensor.clone() if tensor is result else result

@@ -83,8 +83,7 @@ class Task:
         hot = torch.zeros(
             width, count, self.outputs, dtype=self.graph.dtype, device=self.graph.device
         )
-        index = torch.arange(width, device=hot.device)
-        hot[index, :, rows.start + index] = 1
+        hot.diagonal(rows.start, 0, 2).fill_(1)
         return hot
 
     def weighted(self, weights: Tensor) -> Tensor:

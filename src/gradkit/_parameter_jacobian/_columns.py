@@ -11,6 +11,7 @@ import torch
 from torch import Size, Tensor
 
 from gradkit._problem._names import nearest
+from gradkit._problem._result import overlaps_itself
 from gradkit.errors import InputError
 
 __all__ = ["Column", "Columns", "check_target", "read_index", "refusal"]
@@ -172,11 +173,6 @@ def read_index(index: Any, count: int) -> Tensor:
         ) from error
 
 
-def _overlaps_itself(out: Tensor) -> bool:
-    """Whether two entries are one number in memory."""
-    return any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True))
-
-
 def check_target(
     method: str,
     name: str,
@@ -197,5 +193,5 @@ def check_target(
         )
     if out.requires_grad:
         raise refusal(method, f"{name} must not require grad; pass its .detach()")
-    if _overlaps_itself(out):
+    if overlaps_itself(out):
         raise refusal(method, f"{name} must not overlap itself; pass its .clone()")

@@ -74,15 +74,28 @@ class Entry:
                     with torch.autocast(rows.device.type, enabled=False):
                         step(samples, name, rows)
 
-    def _empty(self, name: str, *shape: int) -> Tensor:
-        return self.like(name).new_zeros(shape)
+    def _sums(self, names: Sequence[str], *shape: int) -> Tensor:
+        """Return zeros to add up in: no narrower than float32, or running sums stall."""
+        like = self.like(names[0])
+        dtype = torch.float32
+        for name in names:
+            dtype = torch.promote_types(dtype, self.like(name).dtype)
+        return like.new_zeros(shape, dtype=dtype)
+
+    def _each(self, *shape: int) -> dict[str, Tensor]:
+        """Return one tensor to add up in per parameter, ``(*shape)`` or ``(p,)``."""
+        return {
+            name: self._sums([name], *(shape or (size.numel(),)))
+            for name, size in self.shapes.items()
+        }
 
     def norms(self) -> dict[str, Tensor]:
         """Return ``(N, R)`` per parameter."""
-        found = {n: self._empty(n, self.samples, self.rows) for n in self.names}
+        found = self._each(self.samples, self.rows)
 
         def step(samples: slice, name: str, rows: Tensor) -> None:
-            found[name][samples] = torch.linalg.vector_norm(rows, dim=-1)
+            target = found[name]
+            target[samples] = torch.linalg.vector_norm(rows, dim=-1, dtype=target.dtype)
 
         self.fold(step)
         return found
@@ -90,17 +103,17 @@ class Entry:
     def gram(self, other: Entry, names: Sequence[str]) -> Tensor:
         """Return ``(N·R, M·R')``: inner products over ``names``."""
         width = other.samples * other.rows
-        found = self._empty(names[0], self.samples * self.rows, width)
+        found = self._sums(names, self.samples * self.rows, width)
         mine, theirs = self.select(names), other.select(names)
 
         def outer(samples: slice, name: str, rows: Tensor) -> None:
-            left = rows.flatten(0, 1)
+            left = rows.flatten(0, 1).to(found.dtype)
             band = found[samples.start * self.rows : samples.stop * self.rows]
 
             def inner(others: slice, _: str, columns: Tensor) -> None:
                 part = slice(others.start * other.rows, others.stop * other.rows)
-                right = columns.flatten(0, 1).to(left.dtype)
-                band[:, part] += (left @ right.T).to(band.dtype)
+                right = columns.flatten(0, 1).to(left)
+                band[:, part] += left @ right.T
 
             theirs.select([name]).fold(inner)
 
@@ -109,47 +122,45 @@ class Entry:
 
     def matvec(self, vectors: Mapping[str, Tensor]) -> Tensor:
         """Return ``(N, R)``: each row's inner product with the vectors."""
-        found = self._empty(self.names[0], self.samples, self.rows)
+        found = self._sums(self.names, self.samples, self.rows)
 
         def step(samples: slice, name: str, rows: Tensor) -> None:
-            vector = vectors[name].reshape(-1).to(rows.dtype)
-            found[samples] += (rows @ vector).to(found.dtype)
+            found[samples] += rows.to(found.dtype) @ vectors[name].reshape(-1).to(found)
 
         self.fold(step)
         return found
 
     def rmatvec(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``(p,)`` per parameter: the sum of rows weighted by ``(N, R)``."""
-        found = {n: self._empty(n, s.numel()) for n, s in self.shapes.items()}
+        found = self._each()
 
         def step(samples: slice, name: str, rows: Tensor) -> None:
-            weight = weights[name][samples].reshape(-1).to(rows.dtype)
-            found[name] += weight @ rows.flatten(0, 1)
+            weight = weights[name][samples].reshape(-1).to(found[name])
+            found[name] += weight @ rows.flatten(0, 1).to(weight.dtype)
 
         self.fold(step)
         return found
 
     def sum_of_squares(self) -> dict[str, Tensor]:
         """Return ``(p,)`` per parameter: the sum of the rows' squares."""
-        found = {n: self._empty(n, s.numel()) for n, s in self.shapes.items()}
+        found = self._each()
 
         def step(samples: slice, name: str, rows: Tensor) -> None:
-            # One parameter's squares at a time, and of one sample at a time, so
-            # that no second copy of the rows is ever held.
+            # One sample's at a time, so that no second copy of the rows is held.
             for row in rows:
-                found[name] += row.square().sum(0)
+                found[name] += row.to(found[name].dtype).square().sum(0)
 
         self.fold(step)
         return found
 
     def project(self, size: int, seed: int) -> dict[str, Tensor]:
         """Return ``(N, R, size)`` per parameter, by random signs over ``√size``."""
-        found = {n: self._empty(n, self.samples, self.rows, size) for n in self.names}
+        found = self._each(self.samples, self.rows, size)
 
         def step(samples: slice, name: str, rows: Tensor) -> None:
             part = found[name][samples]
             for entries, drawn in signs(seed, name, self.shapes[name], size):
-                part += rows[..., entries] @ drawn.to(part.device, part.dtype)
+                part += rows[..., entries].to(part.dtype) @ drawn.to(part)
 
         self.fold(step)
         return {name: total / size**0.5 for name, total in found.items()}

@@ -155,6 +155,8 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             raise refusal(
                 "to_dict", f"out must have the names {list(self)}; got {list(out)}"
             )
+        if out is not None and len({_place(t) for t in out.values()}) < len(out):
+            raise refusal("to_dict", "out must hold tensors that share no memory")
         targets = {}
         for column in self._columns:
             shape = (*self._lead, *column.shape)
@@ -226,6 +228,13 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         return ParameterJacobian(
             entries, self._columns, lead, outputs, pick(self._values)
         )
+
+
+def _place(tensor: Any) -> Any:
+    """Return where a tensor's numbers begin; empty ones are nowhere."""
+    if not isinstance(tensor, Tensor) or not tensor.numel():
+        return id(tensor)
+    return tensor.device, tensor.data_ptr()
 
 
 def _fresh(value: Any) -> Any:

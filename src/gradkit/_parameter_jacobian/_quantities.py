@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -60,11 +60,10 @@ class Quantities:
         Returns:
             ``(N, *out)``, or ``{name: (N, *out)}``.
         """
-        found = self._each(lambda entry: entry.norms())
         if per_parameter:
-            return {n: v.reshape(self._lead) for n, v in found.items()}
-        stacked = torch.stack([v.to(self._columns.dtype) for v in found.values()])
-        return torch.linalg.vector_norm(stacked, dim=0).reshape(self._lead)
+            return self._shaped(self._norms(per_parameter=True), lead=True)
+        (total, *_) = self._norms(per_parameter=False).values()
+        return total.reshape(self._lead).to(self._columns.dtype)
 
     @plainly
     def gram(self, other: Quantities | None = None) -> Tensor:
@@ -103,10 +102,11 @@ class Quantities:
             for right in other._entries:
                 names = [n for n in left.names if n in right.names]
                 if names:
-                    part = left.gram(right, names).to(self._columns.dtype)
+                    part = left.gram(right, names)
                     total = part if total is None else total + part
         assert total is not None, "equal parameters share names"
-        return total.reshape(*self._lead, *other._lead)
+        shape = (*self._lead, *other._lead)
+        return total.reshape(shape).to(self._columns.dtype)
 
     @plainly
     def matvec(self, vector: Mapping[str, Tensor] | Tensor) -> Tensor:
@@ -123,10 +123,8 @@ class Quantities:
             InputError: ``vector`` has other names or shapes.
         """
         vectors = self._columns.vectors(vector)
-        parts = [
-            entry.matvec(vectors).to(self._columns.dtype) for entry in self._entries
-        ]
-        return torch.stack(parts).sum(0).reshape(self._lead)
+        total = _add(entry.matvec(vectors) for entry in self._entries)
+        return total.reshape(self._lead).to(self._columns.dtype)
 
     # -- one tensor per parameter -----------------------------------------------
 
@@ -147,7 +145,7 @@ class Quantities:
             got = tuple(weights.shape) if isinstance(weights, Tensor) else weights
             raise refusal("rmatvec", f"weights must have shape {self._lead}; got {got}")
         flat = weights.detach().reshape(self._rows_shape)
-        return self._weighted(dict.fromkeys(self._columns.names, flat))
+        return self._shaped(self._weighted(flat))
 
     @plainly
     def sum(self) -> dict[str, Tensor]:
@@ -155,15 +153,13 @@ class Quantities:
 
         For an objective this is what ``objective.sum().backward()`` gives.
         """
-        ones = torch.ones(
-            self._rows_shape, dtype=self._columns.dtype, device=self._device
-        )
-        return self._weighted(dict.fromkeys(self._columns.names, ones))
+        return self._shaped(self._weighted(self._ones))
 
     @plainly
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of all rows, ``{name: (*p)}``."""
-        return {n: v / self._count for n, v in self.sum().items()}
+        found = self._weighted(self._ones)
+        return self._shaped({n: v / self._count for n, v in found.items()})
 
     @plainly
     def second_moment(self) -> dict[str, Tensor]:
@@ -173,9 +169,7 @@ class Quantities:
         Fisher matrix.
         """
         found = self._each(lambda entry: entry.sum_of_squares())
-        return {
-            c.name: found[c.name].reshape(c.shape) / self._count for c in self._columns
-        }
+        return self._shaped({n: v / self._count for n, v in found.items()})
 
     @plainly
     def clipped_sum(self, max_norm: float | Mapping[str, float]) -> dict[str, Tensor]:
@@ -196,15 +190,11 @@ class Quantities:
             algorithm 1.
         """
         bounds = self._columns.bounds(max_norm)
-        norms = self.norms(per_parameter=isinstance(max_norm, Mapping))
-        if not isinstance(norms, dict):
-            norms = dict.fromkeys(self._columns.names, norms)
+        norms = self._norms(per_parameter=isinstance(max_norm, Mapping))
         # A row of zeros has no direction to scale; its factor is one.
-        factors = {
-            n: (bounds[n] / v).clamp(max=1.0).reshape(self._rows_shape)
-            for n, v in norms.items()
-        }
-        return self._weighted(factors)
+        factors = {n: (bounds[n] / v).clamp(max=1.0) for n, v in norms.items()}
+        found = self._each(lambda entry: entry.rmatvec(factors))
+        return self._shaped(found)
 
     @plainly
     def project(self, size: int, *, seed: int, per_parameter: bool = False) -> Any:
@@ -233,10 +223,12 @@ class Quantities:
         if as_position(seed) is None:
             raise refusal("project", f"seed must be a whole number; got {seed!r}")
         found = self._each(lambda entry: entry.project(size, int(seed)))
-        shaped = {n: v.reshape(*self._lead, size) for n, v in found.items()}
+        shape = (*self._lead, size)
         if per_parameter:
-            return shaped
-        return torch.stack([v.to(self._columns.dtype) for v in shaped.values()]).sum(0)
+            return {
+                c.name: found[c.name].reshape(shape).to(c.dtype) for c in self._columns
+            }
+        return _add(found.values()).reshape(shape).to(self._columns.dtype)
 
     # -- helpers ----------------------------------------------------------------
 
@@ -256,6 +248,38 @@ class Quantities:
         found = {n: v for entry in self._entries for n, v in ask(entry).items()}
         return {name: found[name] for name in self._columns.names}
 
-    def _weighted(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = self._each(lambda entry: entry.rmatvec(weights))
-        return {c.name: found[c.name].reshape(c.shape) for c in self._columns}
+    @property
+    def _ones(self) -> Tensor:
+        return torch.ones(
+            self._rows_shape, dtype=self._columns.dtype, device=self._device
+        )
+
+    def _norms(self, *, per_parameter: bool) -> dict[str, Tensor]:
+        """Return ``(N, R)`` per parameter: of its part, or of the whole row."""
+        found = self._each(lambda entry: entry.norms())
+        if per_parameter:
+            return found
+        dtype = torch.promote_types(torch.float32, self._columns.dtype)
+        stacked = torch.stack([v.to(dtype) for v in found.values()])
+        return dict.fromkeys(found, torch.linalg.vector_norm(stacked, dim=0))
+
+    def _weighted(self, weights: Tensor) -> dict[str, Tensor]:
+        every = dict.fromkeys(self._columns.names, weights)
+        return self._each(lambda entry: entry.rmatvec(every))
+
+    def _shaped(
+        self, found: Mapping[str, Tensor], *, lead: bool = False
+    ) -> dict[str, Tensor]:
+        """Return each parameter's tensor in its shape (or the rows') and dtype."""
+        return {
+            c.name: found[c.name].reshape(self._lead if lead else c.shape).to(c.dtype)
+            for c in self._columns
+        }
+
+
+def _add(parts: Iterable[Tensor]) -> Tensor:
+    """Return the sum of tensors of one shape, in the widest of their dtypes."""
+    total, *rest = parts
+    for part in rest:
+        total = total + part
+    return total

@@ -91,6 +91,7 @@ class Inputs:
     keys: dict[int | str, tuple[int, ...]] = field(repr=False)
     arrange: Callable[[list[Any]], Any] = field(repr=False)
     call: Callable[[Callable[..., Any], list[Tensor]], Any] = field(repr=False)
+    objects: tuple[Any, ...] = field(repr=False, default=())
 
     def structure(self, values: Mapping[int, Any], within: int | str | None) -> Any:
         """Return the containers of the inputs (or of one entry) around ``values``.
@@ -271,6 +272,7 @@ def read_inputs(inputs: Any, batched: bool | None) -> Inputs:
         keys=_keys(inputs, found),
         arrange=lambda values: fill(values, [None] * len(others)),
         call=lambda model, values: call(model, fill(values, others)),
+        objects=tuple(v for v in others if not isinstance(v, (Tensor, Shared))),
     )
 
 

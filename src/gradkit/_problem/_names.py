@@ -40,7 +40,18 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"known: {shown}" + (" …" if len(known) > 12 else "")
 
 
-def _input_entry(inputs: Inputs, name: Any) -> Entry:
+def _where_ids_become_numbers(target: Target) -> str:
+    """Return advice for integer inputs, with the name of an embedding if there is."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    modules = [] if target.root is None else target.root.named_modules()
+    names = [name for name, module in modules if name and isinstance(module, kinds)]
+    if not names:
+        return "name the submodule that turns them into numbers, wrt='<dotted name>'"
+    others = f" (or {', '.join(map(repr, names[1:4]))})" if names[1:] else ""
+    return f"name the embedding that takes them, wrt={names[0]!r}{others}"
+
+
+def _input_entry(target: Target, inputs: Inputs, name: Any) -> Entry:
     positions = inputs.keys[name]
     good = tuple(i for i in positions if inputs.tensors[i].differentiable)
     if good:
@@ -56,8 +67,8 @@ def _input_entry(inputs: Inputs, name: Any) -> Entry:
         )
     raise InputError(
         f"wrt={name!r} must be a floating tensor with the samples first; got"
-        f" {', '.join(what) or 'no tensor'}. For token ids name the embedding that"
-        " takes them, wrt='<its dotted name>'",
+        f" {', '.join(what) or 'no tensor'}. Integers have no derivative:"
+        f" {_where_ids_become_numbers(target)}",
         argument="wrt",
     )
 
@@ -93,7 +104,7 @@ def _entry(target: Target, inputs: Inputs, name: Any) -> Entry:
             argument="wrt",
         )
     if in_inputs:
-        return _input_entry(inputs, key)
+        return _input_entry(target, inputs, key)
     if module is not None:
         return Entry(name, module=module)
     entries = ", ".join(map(repr, inputs.keys))
@@ -104,7 +115,7 @@ def _entry(target: Target, inputs: Inputs, name: Any) -> Entry:
     )
 
 
-def _every_input(inputs: Inputs) -> Entry:
+def _every_input(target: Target, inputs: Inputs) -> Entry:
     good = tuple(i for i, t in enumerate(inputs.tensors) if t.differentiable)
     if good:
         return Entry(None, good)
@@ -114,9 +125,9 @@ def _every_input(inputs: Inputs) -> Entry:
     )
     raise InputError(
         "inputs must hold a floating tensor to differentiate with respect to; got"
-        f" {kinds}. Integers have no derivative: name the embedding that takes"
-        " them, wrt='<its dotted name>'"
-        + (", or convert numbers with x.float()" if inputs.batched else ""),
+        f" {kinds}. Integers have no derivative:"
+        f" {_where_ids_become_numbers(target)}; or, if they are measurements,"
+        " convert them with x.float()",
         argument="inputs",
         dtype=inputs.tensors[0].tensor.dtype,
     )
@@ -128,7 +139,7 @@ def read_wrt(target: Target, inputs: Inputs, wrt: Any) -> tuple[list[Entry], str
     The form is ``"inputs"`` (their structure), ``"one"`` or ``"dict"``.
     """
     if wrt is None:
-        return [_every_input(inputs)], "inputs"
+        return [_every_input(target, inputs)], "inputs"
     if isinstance(wrt, (list, tuple)):
         if not wrt:
             raise InputError("wrt must name something; got nothing", argument="wrt")

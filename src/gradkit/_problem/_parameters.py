@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradkit._problem._names import nearest
-from gradkit._problem._target import Target, refuse_module, unwrap
+from gradkit._problem._target import Target, is_scripted, refuse_module, unwrap
 from gradkit.errors import InputError, UnsupportedModelError
 
 __all__ = ["Parameter", "Slot", "place", "read_parameters"]
@@ -43,11 +43,12 @@ def _table(root: nn.Module) -> list[Parameter]:
             tensors[id(tensor)] = tensor
             names.setdefault(id(tensor), []).append(f"{prefix}.{key}".lstrip("."))
             # A module under two names has each slot once.
-            if (id(module), key) not in seen:
+            # TorchScript holds its parameters in C++, where nothing is swapped.
+            if (id(module), key) not in seen and not is_scripted(module):
                 seen.add((id(module), key))
                 slots.setdefault(id(tensor), []).append((module, key))
     return [
-        Parameter(names[i][0], tuple(names[i][1:]), t, tuple(slots[i]))
+        Parameter(names[i][0], tuple(names[i][1:]), t, tuple(slots.get(i, ())))
         for i, t in tensors.items()
     ]
 
@@ -186,13 +187,14 @@ def _check(parameter: Parameter) -> None:
             " autograd cannot record it; build or load the model outside it",
             parameter=parameter.name,
         )
-    if not parameter.slots and not tensor.requires_grad:
-        raise InputError(
-            f"parameter {parameter.name!r} does not require grad and is not"
-            " registered in a module that gradkit can see, so its use cannot be"
-            " followed; pass the module that holds it as model",
-            argument="parameters",
-        )
+    if parameter.slots or (tensor.requires_grad and not tensor._backward_hooks):
+        return
+    raise InputError(
+        f"parameter {parameter.name!r} is frozen or has hooks, and is registered in"
+        " no Python module that gradkit can see, so no private copy can stand in for"
+        " it; pass the module that holds it as model (not a scripted one)",
+        argument="parameters",
+    )
 
 
 def place(slots: Iterable[Slot], tensor: Tensor) -> None:

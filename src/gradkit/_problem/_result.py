@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from gradkit._problem._block import Block
 from gradkit.errors import InputError
 
-__all__ = ["OutRows", "Rows", "check_out", "joined"]
+__all__ = ["OutRows", "Rows", "check_out", "joined", "overlaps_itself"]
 
 
 class Rows:
@@ -35,7 +35,8 @@ class Rows:
         self.like = tuple(like)
         self.connected = connected
         self._blocks: list[Block] = []
-        self._written = torch.zeros(samples, rows, dtype=torch.bool, device="cpu")
+        # (first sample, first row, end of samples, end of rows) of what came
+        self._came: list[tuple[int, int, int, int]] = []
         self._flat: list[Tensor] | None = None
 
     def write(self, block: Block) -> None:
@@ -67,21 +68,22 @@ class Rows:
                 f" {block.samples} and rows {block.rows}; got {got}",
                 argument="method",
             )
-        part = self._written[block.samples, block.rows]
-        if bool(part.any()):
-            raise InputError(
-                f"a method must yield each row once; it yielded some of samples"
-                f" {block.samples} and rows {block.rows} again",
-                argument="method",
-            )
-        part.fill_(True)
+        self._came.append(
+            (block.samples.start, block.rows.start, block.samples.stop, block.rows.stop)
+        )
 
     def _complete(self) -> None:
-        missing = int((~self._written).sum())
-        if missing:
+        """Refuse a result with rows that never came, or came twice."""
+        if self._came == [(0, 0, self.samples, self.rows)]:
+            return
+        written = torch.zeros(self.samples, self.rows, dtype=torch.int32, device="cpu")
+        for n, r, n_end, r_end in self._came:
+            written[n:n_end, r:r_end] += 1
+        missing, again = int((written == 0).sum()), int((written > 1).sum())
+        if missing or again:
             raise InputError(
-                f"a method must yield each row once; {missing} of"
-                f" {self.samples * self.rows} never came",
+                f"a method must yield each row once; of {self.samples * self.rows},"
+                f" {missing} never came and {again} came again",
                 argument="method",
             )
 
@@ -95,11 +97,18 @@ class Rows:
                 torch.zeros(self.samples, self.rows, s.numel(), dtype=t, device=d)
                 for s, t, d in self.like
             ]
-        joined = _join(self._blocks)
-        return [
+        found = [
             values.to(dtype)
-            for values, (_, dtype, _) in zip(joined, self.like, strict=True)
+            for values, (_, dtype, _) in zip(
+                _join(self._blocks), self.like, strict=True
+            )
         ]
+        # A result that is one number in memory could not be written to.
+        return (
+            found
+            if self.connected
+            else [v.clone() if overlaps_itself(v) else v for v in found]
+        )
 
 
 def _join(blocks: list[Block]) -> list[Tensor]:
@@ -161,6 +170,17 @@ class OutRows(Rows):
         return [self.target.reshape(self.samples, self.rows, self.in_size.numel())]
 
 
+def overlaps_itself(out: Tensor) -> bool:
+    """Whether two entries may be one number in memory."""
+    axes = sorted((s, n) for s, n in zip(out.stride(), out.shape, strict=True) if n > 1)
+    reach = 0
+    for stride, size in axes:
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def _storages_overlap(first: Tensor, second: Tensor) -> bool:
     return (
         first.numel() > 0
@@ -186,9 +206,9 @@ def check_out(out: Any, like: Tensor, shape: tuple[int, ...], others: Any) -> No
             " out.detach()",
             argument="out",
         )
-    if any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
+    if overlaps_itself(out):
         raise InputError(
-            "out must not overlap itself; got an expanded tensor; pass out.clone()",
+            "out must not overlap itself; pass out.clone()",
             argument="out",
         )
     if any(_storages_overlap(out, other) for other in others):

@@ -87,8 +87,24 @@ def read_target(model: Any) -> Target:
     return Target(model, None, model)
 
 
+def _is_odd(module: nn.Module) -> bool:
+    """Whether a module may be of a kind that is refused; quick, for every module."""
+    return (
+        isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        or "Shard" in type(module).__name__
+        or "FSDP" in type(module).__name__
+        or any(
+            is_lazy(p) or p.is_inference()
+            for p in module._parameters.values()
+            if p is not None
+        )
+    )
+
+
 def refuse_module(root: nn.Module | None, module: nn.Module) -> None:
     """Refuse kinds of modules that cannot be differentiated without a trace."""
+    if not _is_odd(module):
+        return
     kind, where = type(module).__name__, module_name(root, module)
     if any(is_lazy(p) for p in module._parameters.values() if p is not None):
         raise UnsupportedModelError(
@@ -111,8 +127,8 @@ def refuse_module(root: nn.Module | None, module: nn.Module) -> None:
             " plain module",
             module=where,
         )
-    for name, parameter in module.named_parameters(recurse=False):
-        if parameter.is_inference():
+    for name, parameter in module._parameters.items():
+        if parameter is not None and parameter.is_inference():
             raise UnsupportedModelError(
                 f"parameter {name!r} of {kind} ({where}) was made under"
                 " torch.inference_mode, so autograd cannot record it; build or load"
