@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from gradkit._call._objective import evaluate
+from gradkit._call._proof import prove
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
-from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._guards._memory import Known, operations, recall
 from gradkit._guards._random import RandomState
-from gradkit._guards._trace import Untouched, inside_forward
+from gradkit._guards._trace import LOCK, Untouched, inside_forward
 from gradkit._memory_use import budget
 from gradkit._methods import read_method
 from gradkit._methods._task import Task
@@ -28,18 +28,19 @@ from gradkit._problem._target import Target, read_target
 from gradkit.errors import GradkitError, InputError, UnsupportedModelError
 from gradkit.objectives import as_objective
 
-__all__ = ["Call", "Given", "Request", "describe", "named", "open_call"]
+__all__ = ["Call", "Given", "Request", "named", "open_call"]
 
 
 @contextmanager
 def named(function: str) -> Iterator[None]:
-    """Put the public function's name into errors that carry none yet."""
-    try:
-        yield
-    except GradkitError as error:
-        if error.function is None:
-            error.function = function
-        raise
+    """Put the public function's name into errors; one call at a time."""
+    with LOCK:
+        try:
+            yield
+        except GradkitError as error:
+            if error.function is None:
+                error.function = function
+            raise
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         if given is not None:
             cotangent = given.cotangent
         elif request.takes_objective:
-            values, cotangent = evaluate(objective, graph, batched=inputs.batched)
+            with forwards.watch():
+                values, cotangent = evaluate(objective, graph, batched=inputs.batched)
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))
         if given is None:
@@ -189,7 +191,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         due = due and given is None
         proved = True
         if inputs.batched and given is None:
-            proved = _prove(task, due=due)
+            proved = prove(task, due=due)
             known.passed()
         yield Call(
             request, target, inputs, guard, forwards, task, planner, known, due,
@@ -253,64 +255,3 @@ def _kind(
         tuple(e.positions or e.name for e in forwards.entries),
         forwards.selector.name,
     )
-
-
-_ADVICE = (
-    "Its samples may stand on another axis (an RNN or attention built without"
-    " batch_first=True), or the model may normalise, roll or attend over the batch."
-    " Move the samples first, or pass batched=False to gk.jacobian for the"
-    " derivative of every output by every input"
-)
-
-
-def _prove(task: Task, *, due: bool) -> bool:
-    """Prove that samples are independent; return whether there was a place to read.
-
-    For inputs it is read at the sources. For parameters it is read at the floating
-    inputs and at what integers look up.
-    """
-    graph = task.graph
-    points = graph.points
-    if task.kind == "parameters":
-        points += _sample_look_ups(task) if due else graph.look_ups
-    if not points:
-        return False
-    if not due:
-        return True
-    # Of every output, also where an objective looks at some: the next may not.
-    like = torch.empty((), dtype=graph.dtype, device=graph.device)
-    cotangent = random_cotangent((task.samples, task.outputs), like)
-
-    def pull(weighted: Tensor) -> tuple[Tensor, ...]:
-        try:
-            return tuple(g.detach() for g in graph.pull_to(points, weighted))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            raise UnsupportedModelError(
-                f"the model has no reverse derivative here ({describe(error)})"
-            ) from error
-
-    refuse_coupling(pull, cotangent, "the output", _ADVICE)
-    return True
-
-
-def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
-    """Return the look-ups whose first axis follows the number of samples."""
-    look_ups, samples = task.graph.look_ups, task.samples
-    if not look_ups or samples < 2:
-        return look_ups
-    fewer = task.forwards.graph(slice(0, samples - 1)).look_ups
-    if len(fewer) != len(look_ups):
-        return ()
-    return tuple(
-        point
-        for point, other in zip(look_ups, fewer, strict=True)
-        if (point.shape[0], other.shape[0]) == (samples, samples - 1)
-    )
-
-
-def describe(error: Exception) -> str:
-    """Return an exception in one line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

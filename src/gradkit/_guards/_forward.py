@@ -84,6 +84,14 @@ class Forwards:
             if module is not None:
                 guard.adopt(module)
         self.outputs: Outputs | None = None
+        for parameter, live in zip(self.parameters, self._live, strict=True):
+            if live is not parameter.tensor and guard.state.views_of(parameter.tensor):
+                raise UnsupportedModelError(
+                    f"parameter {parameter.name!r} is frozen or has hooks, and the"
+                    " model also holds a view of it, which its private copy would not"
+                    " reach; let it require grad, or make the view in forward",
+                    parameter=parameter.name,
+                )
         self._look_ups = bool(parameters) and any(
             t.role == "sample" and not t.tensor.is_floating_point()
             for t in inputs.tensors
@@ -91,12 +99,12 @@ class Forwards:
 
     # -- the ordinary graph ---------------------------------------------------
 
-    def graph(self, samples: slice | None = None) -> Graph:
+    def graph(self, samples: slice | Tensor | None = None) -> Graph:
         """Run the model on the batch, or on some of its samples."""
         tensors = [t.tensor for t in self.inputs.tensors]
         if samples is not None and self.inputs.batched:
             tensors = [
-                t.tensor[samples] if t.role == "sample" else t.tensor
+                _some(t.tensor, samples) if t.role == "sample" else t.tensor
                 for t in self.inputs.tensors
             ]
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
@@ -107,7 +115,7 @@ class Forwards:
         with (
             self.guard.forward(),
             _kernels(twice=self.connected),
-            self._watch(look_ups=self._look_ups) as watch,
+            self.watch(look_ups=self._look_ups) as watch,
         ):
             self._place(self._live)
             outputs = self._call(leaf, captures, record)
@@ -125,9 +133,11 @@ class Forwards:
         lead = count if self.inputs.batched else 1
         return Graph(read, sources, lead, count, sources, connected=self.connected)
 
-    def _count(self, samples: slice | None) -> int:
+    def _count(self, samples: slice | Tensor | None) -> int:
         if samples is None:
             return self.inputs.samples
+        if isinstance(samples, Tensor):
+            return len(samples)
         return len(range(*samples.indices(self.inputs.samples)))
 
     def _leaf(self, index: int, tensor: Tensor) -> Tensor:
@@ -184,7 +194,7 @@ class Forwards:
                 Capture(e.name, "wrt") for e in self.entries if e.module is not None
             ]
             deltas = list(given)
-            with self.guard.forward(), self._watch():
+            with self.guard.forward(), self.watch():
                 if self.parameters:
                     self._place(deltas)
                     deltas = []
@@ -255,14 +265,14 @@ class Forwards:
         picked = self.selector.pick(outputs)
         return of.only() if self.selector.module is not None else picked
 
-    def _watch(self, *, look_ups: bool = False) -> Watch:
+    def watch(self, *, look_ups: bool = False) -> Watch:
         replaced = [
             p
             for p, live in zip(self.parameters, self._live, strict=True)
             if live is not p.tensor
         ]
         return Watch(
-            self.guard.modules,
+            self.guard.state,
             replaced,
             look_ups=look_ups,
             by_parameters=bool(self.parameters),
@@ -286,6 +296,12 @@ class Forwards:
                 outputs=widths,
             )
         return replace(first, tensors=read.tensors)
+
+
+def _some(tensor: Tensor, samples: slice | Tensor) -> Tensor:
+    if isinstance(samples, Tensor):
+        samples = samples.to(tensor.device)
+    return tensor[samples]
 
 
 def _kernels(*, twice: bool) -> AbstractContextManager[Any]:

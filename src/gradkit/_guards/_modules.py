@@ -159,6 +159,22 @@ class ModuleState:
             if tensor.requires_grad is not flag and tensor.is_leaf:
                 tensor.requires_grad_(flag)
 
+    def bare(self) -> list[Tensor]:
+        """Return the tensors that are the caller's own even during the call."""
+        return [t for t, _ in self._flags.values() if not self._stand_ins.needed(t)]
+
+    def views_of(self, tensor: Tensor) -> bool:
+        """Whether another held tensor lies on the memory of ``tensor``."""
+        address = tensor.untyped_storage().data_ptr()
+        return any(
+            isinstance(value, Tensor)
+            and value is not tensor
+            and value.numel() > 0
+            and value.layout is torch.strided
+            and value.untyped_storage().data_ptr() == address
+            for _, _, value in self._swapped
+        )
+
     def copies(self) -> dict[int, Any]:
         """Return private copies of what is held, by the ``id`` of the original.
 

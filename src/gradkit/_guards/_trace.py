@@ -21,14 +21,16 @@ from gradkit._problem._target import (
     Target,
     couples_samples,
     module_name,
+    modules_within,
     refuse_module,
 )
 from gradkit.errors import InputError, SampleDependenceError
 
-__all__ = ["Untouched", "inside_forward"]
+__all__ = ["LOCK", "Untouched", "inside_forward"]
 
-# Modules are shared between threads, and a call swaps what they hold.
-_LOCK = threading.RLock()
+#: Modules are shared between threads, and a call swaps what they hold. It is taken
+#: before anything of a module is read.
+LOCK = threading.RLock()
 
 _forward_depth = threading.local()
 
@@ -92,7 +94,6 @@ class Untouched:
 
     def __enter__(self) -> Untouched:
         stack = self._stack
-        stack.enter_context(_LOCK)
         try:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -104,6 +105,9 @@ class Untouched:
             stack.callback(self.state.restore)
             if self.target.root is not None:
                 self.adopt(self.target.root)
+            else:
+                for module in modules_within(self.target.call):
+                    self.adopt(module)
             for value in self._objects:
                 self.state.adopt_object(value)
             self._read_random()

@@ -30,7 +30,7 @@ def disagreement(
     pull: Pull,
     *,
     over_samples: bool,
-    precision: torch.dtype,
+    limit: float,
     start: int = 0,
     samples: int | None = None,
 ) -> float | None:
@@ -44,7 +44,7 @@ def disagreement(
         pull: From weights ``(N, R)`` to the gradient ``(N, size)`` (inputs) or
             ``(size,)`` (parameters) per source.
         over_samples: Whether the sum runs over samples too (parameters).
-        precision: The coarsest dtype that the model computes in.
+        limit: What the difference may be, relative to the gradient's size.
         start: The first sample that ``rows`` holds.
         samples: ``N``, where ``rows`` holds only some of the samples.
 
@@ -63,7 +63,6 @@ def disagreement(
     pulled = [_own(p, part, over_samples) for p in pull(weights)]
     gaps = [_gaps(r, weights[part].to(r.dtype), p, over_samples)
             for r, p in zip(rows, pulled, strict=True)]  # fmt: skip
-    limit = tolerance(precision)
     if all(bool((gap.relative <= limit).all()) for gap in gaps):
         return None
     # Where the derivative is zero but for rounding, its size says nothing; by how

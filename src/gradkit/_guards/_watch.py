@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gradkit._guards._modules import ModuleState
 from gradkit._problem._parameters import Parameter
 from gradkit._problem._target import module_name
 from gradkit._problem._tree import leaves
@@ -17,15 +18,8 @@ from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
 __all__ = ["Watch"]
 
-_LOOK_UPS = (
-    F.embedding,
-    F.embedding_bag,
-    torch.embedding,
-    torch.embedding_bag,
-    torch.index_select,
-    Tensor.index_select,
-    Tensor.__getitem__,
-)
+_EMBEDDINGS = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
+_SELECTIONS = (torch.index_select, Tensor.index_select, Tensor.__getitem__)
 
 
 class Watch(TorchFunctionMode):
@@ -37,7 +31,7 @@ class Watch(TorchFunctionMode):
     read where they first become numbers that have one.
 
     Args:
-        modules: The modules whose parameters are watched, as far as known.
+        state: What is known of the modules.
         replaced: Parameters that private copies stand in for.
         look_ups: Whether look-ups are collected.
         by_parameters: Whether derivatives with respect to parameters are meant.
@@ -45,7 +39,7 @@ class Watch(TorchFunctionMode):
 
     def __init__(
         self,
-        modules: Callable[[], Sequence[nn.Module]],
+        state: ModuleState,
         replaced: Iterable[Parameter] = (),
         *,
         look_ups: bool = False,
@@ -53,25 +47,20 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.found: list[Tensor] = []
-        self._modules = modules
+        self._state = state
         self._replaced = {id(p.tensor): p for p in replaced}
         self._look_ups, self._by_parameters = look_ups, by_parameters
         self._memory: tuple[int, set[int]] = (-1, set())
 
     def _addresses(self) -> set[int]:
-        """Return where the parameters' values lie, of the modules known by now.
+        """Return where values lie that have no stand-in, of what is known by now.
 
         Addresses, since ``.data`` and views are other tensors on the same memory.
         """
-        modules = self._modules()
-        if self._memory[0] != len(modules):
-            found = {
-                p.untyped_storage().data_ptr()
-                for module in modules
-                for p in module._parameters.values()
-                if p is not None and p.device.type != "meta" and p.numel()
-            }
-            self._memory = (len(modules), found)
+        held = self._state.bare()
+        if self._memory[0] != len(held):
+            found = {t.untyped_storage().data_ptr() for t in held if t.numel()}
+            self._memory = (len(held), found)
         return self._memory[1]
 
     def __torch_function__(
@@ -86,10 +75,15 @@ class Watch(TorchFunctionMode):
             self._refuse_write(func, written)
         if self._replaced:
             self._refuse_original(func, args, kwargs)
+        if func is Tensor.backward:
+            raise UnsupportedModelError(
+                "the model calls backward() in its forward, which adds to the caller's"
+                " .grad; call torch.autograd.grad there instead"
+            )
         if self._by_parameters:
             _refuse_counts(func, args, kwargs)
         result = func(*args, **kwargs)
-        if not self._look_ups or func not in _LOOK_UPS:
+        if not self._look_ups or not _looks_up(func, args):
             return result
         return self._collect(result, args, kwargs)
 
@@ -105,13 +99,13 @@ class Watch(TorchFunctionMode):
         name = self._name_at(address)
         if func in (F.embedding, F.embedding_bag):
             raise UnsupportedModelError(
-                f"an embedding with max_norm overwrites its own weight, parameter"
-                f" {name}; renormalise the weight once under torch.no_grad() and leave"
+                f"an embedding with max_norm overwrites its own weight, {name};"
+                " renormalise the weight once under torch.no_grad() and leave"
                 " max_norm out",
                 parameter=name,
             )
         raise UnsupportedModelError(
-            f"the model's forward writes to its own parameter {name} (by"
+            f"the model's forward writes to {name} (by"
             f" {getattr(func, '__name__', func)!r}), which would change the caller's"
             " model. Write to it after the optimiser's step instead, or register the"
             " constraint with torch.nn.utils.parametrize",
@@ -119,13 +113,13 @@ class Watch(TorchFunctionMode):
         )
 
     def _name_at(self, address: int) -> str:
-        modules = self._modules()
+        modules = list(self._state.modules())
         for module in modules:
             for key, p in module._parameters.items():
                 if p is not None and p.untyped_storage().data_ptr() == address:
                     where = module_name(modules[0], module)
-                    return f"{key!r} of {type(module).__name__} ({where})"
-        return "of unknown name"
+                    return f"parameter {key!r} of {type(module).__name__} ({where})"
+        return "a tensor that requires grad, held outside its parameters"
 
     def _refuse_original(self, func: Any, args: Any, kwargs: Any) -> None:
         # Reading a property (a shape, a device) is not a use of the values.
@@ -180,6 +174,13 @@ def _refuse_counts(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         " divides the gradient by how often an index occurs in the whole batch."
         " Set scale_grad_by_freq=False"
     )
+
+
+def _looks_up(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether integers look something up in a parameter, not in samples."""
+    if func in _EMBEDDINGS:
+        return True
+    return func in _SELECTIONS and bool(args) and isinstance(args[0], nn.Parameter)
 
 
 _IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")

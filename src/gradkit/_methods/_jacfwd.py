@@ -58,6 +58,10 @@ def _columns(task: Task) -> Iterator[tuple[slice, slice, Tensor]]:
 
 def _rows(task: Task) -> Iterator[Block]:
     rows, total = slice(0, task.rows), sum(task.sizes)
+    if not total:
+        shape = (task.samples, task.rows, 0)
+        empty = tuple(s.new_zeros(shape) for s in task.graph.sources)
+        yield Block(slice(0, task.samples), rows, empty)
     parts: list[Tensor] = []
     for samples, columns, values in _columns(task):
         parts.append(values)

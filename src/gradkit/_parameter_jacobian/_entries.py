@@ -75,7 +75,7 @@ class Entry:
                         step(samples, name, rows)
 
     def _sums(self, names: Sequence[str], *shape: int) -> Tensor:
-        """Return zeros to add up in: no narrower than float32, or running sums stall."""
+        """Return zeros to add up in; narrower than float32 a running sum stalls."""
         like = self.like(names[0])
         dtype = torch.float32
         for name in names:

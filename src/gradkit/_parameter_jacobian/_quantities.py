@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Size, Tensor
 
+from gradkit._guards._trace import LOCK
 from gradkit._parameter_jacobian._columns import Columns, refusal
 from gradkit._parameter_jacobian._entries import Entry
 from gradkit._problem._inputs import as_position
@@ -31,7 +32,7 @@ def plainly(method: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     @wraps(method)
     def wrapped(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
         device = cast(Quantities, args[0])._device.type
-        with ExitStack() as stack:
+        with LOCK, ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
             if torch.is_autocast_enabled(device):
@@ -261,7 +262,8 @@ class Quantities:
             return found
         dtype = torch.promote_types(torch.float32, self._columns.dtype)
         stacked = torch.stack([v.to(dtype) for v in found.values()])
-        return dict.fromkeys(found, torch.linalg.vector_norm(stacked, dim=0))
+        total: Tensor = torch.linalg.vector_norm(stacked, dim=0)
+        return {name: total for name in found}  # noqa: C420
 
     def _weighted(self, weights: Tensor) -> dict[str, Tensor]:
         every = dict.fromkeys(self._columns.names, weights)

@@ -152,6 +152,7 @@ def _refuse_kind(path: str, value: Any) -> None:
             " through which gradkit does not differentiate; nest gradkit's own"
             " functions instead, the inner one with create_graph=True",
             argument=place,
+            transformed=True,
         )
 
 

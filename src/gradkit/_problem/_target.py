@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -136,6 +139,39 @@ def refuse_module(root: nn.Module | None, module: nn.Module) -> None:
                 module=where,
                 parameter=name,
             )
+
+
+def modules_within(function: Any, depth: int = 3) -> list[nn.Module]:
+    """Return the modules that a plain function refers to.
+
+    By its closure, defaults, bound arguments, attributes and the globals it names;
+    what it finds in other ways is met when it is called as a module.
+    """
+    if isinstance(function, nn.Module):
+        return [unwrap(function)]
+    if depth == 0 or isinstance(function, (ModuleType, type)):
+        return []
+    held: list[Any] = []
+    if isinstance(function, functools.partial):
+        held += [function.func, *function.args, *function.keywords.values()]
+    elif isinstance(function, MethodType):
+        held += [function.__self__, function.__func__]
+    elif isinstance(function, FunctionType):
+        held += function.__defaults__ or ()
+        held += (function.__kwdefaults__ or {}).values()
+        names = function.__code__.co_names
+        held += [function.__globals__[n] for n in names if n in function.__globals__]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                held.append(cell.cell_contents)
+    elif isinstance(function, (list, tuple)):
+        held += function
+    elif isinstance(function, dict):
+        held += function.values()
+    elif callable(function) and hasattr(function, "__dict__"):
+        held += vars(function).values()
+    found = [m for v in held for m in modules_within(v, depth - 1)]
+    return list({id(m): m for m in found}.values())
 
 
 def couples_samples(module: nn.Module) -> str | None:
