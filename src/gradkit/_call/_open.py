@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,6 +170,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
             connected=request.create_graph,
         )
         graph = forwards.graph()
+        _refuse_strangers(graph, parameters)
         values = cotangent = None
         if given is not None:
             cotangent = given.cotangent
@@ -203,12 +205,14 @@ def _batched(request: Request) -> bool | None:
     """Return ``batched`` as :func:`read_inputs` takes it."""
     if request.kind == "parameters":
         return True  # one number per sample is a common input of such models
-    if request.batched not in (None, True, False):
-        raise InputError(
-            f"batched must be True, False or None; got {request.batched!r}",
-            argument="batched",
-        )
-    return request.batched
+    if request.batched is None:
+        return None
+    if isinstance(request.batched, (bool, np.bool_)):
+        return bool(request.batched)
+    raise InputError(
+        f"batched must be True, False or None; got {request.batched!r}",
+        argument="batched",
+    )
 
 
 def _mapped(parameter: Parameter, mapping: dict[int, Tensor]) -> Parameter:
@@ -235,6 +239,26 @@ def _refuse_lost_graph(
             " create_graph=True, or detach the inputs if that is meant",
             argument="create_graph",
         )
+
+
+def _refuse_strangers(graph: Graph, parameters: Sequence[Parameter]) -> None:
+    """Refuse a computed tensor as a parameter where the outputs do not use it itself.
+
+    A leaf that is not used has derivative zero; ``layer.weight[0]`` made for the call
+    is a new tensor, and would always have.
+    """
+    computed = [p for p in parameters if not p.slots and p.tensor.grad_fn is not None]
+    if not computed:
+        return
+    nodes = set(graph.nodes())
+    for parameter in computed:
+        if parameter.tensor.grad_fn not in nodes:
+            raise InputError(
+                f"parameter {parameter.name!r} is computed from others, and the outputs"
+                " are not computed from it; name the parameter itself, and take a part"
+                " of the result",
+                argument="parameters",
+            )
 
 
 def _kind(

@@ -13,6 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
+from gradkit._guards._notes import annotate
+from gradkit._guards._private import like_original
 from gradkit._guards._trace import Untouched
 from gradkit._guards._watch import Watch
 from gradkit._problem._inputs import Inputs
@@ -23,32 +25,6 @@ from gradkit._problem._target import Target
 from gradkit.errors import InputError, UnsupportedModelError
 
 __all__ = ["Forwards"]
-
-
-def _note(error: BaseException, inputs: Sequence[Tensor], target: Target) -> None:
-    """Say in a note on the model's own error what the inputs and the model are."""
-    add_note: Any = getattr(error, "add_note", None)  # Python 3.11
-    if target.root is None or add_note is None:
-        return
-    held = {p.dtype for p in target.root.parameters() if p.is_floating_point()}
-    given = {t.dtype for t in inputs if t.is_floating_point()}
-    if held and given - held:
-        add_note(
-            f"gradkit: inputs are {_names(given)} and the model's parameters"
-            f" {_names(held)}; convert one of them, for instance"
-            f" inputs.to({_names(held)}) or model.to({_names(given)})"
-        )
-    there = {p.device for p in target.root.parameters()}
-    here = {t.device for t in inputs}
-    if there and here - there:
-        add_note(
-            f"gradkit: inputs are on {_names(here)} and the model's parameters on"
-            f" {_names(there)}; move one of them with .to(device)"
-        )
-
-
-def _names(things: Any) -> str:
-    return ", ".join(sorted(map(str, things)))
 
 
 class Forwards:
@@ -260,7 +236,7 @@ class Forwards:
                         self.target.call, [t.clone() for t in tensors]
                     )
                 except Exception as error:
-                    _note(error, tensors, self.target)
+                    annotate(error, tensors, self.target)
                     raise
         picked = self.selector.pick(outputs)
         return of.only() if self.selector.module is not None else picked
@@ -320,4 +296,4 @@ def _live(parameter: Parameter) -> Tensor:
         return tensor
     if not parameter.slots:
         return tensor
-    return tensor.detach().requires_grad_()
+    return like_original(tensor, tensor.detach(), requires_grad=True)

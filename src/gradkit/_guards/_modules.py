@@ -47,6 +47,7 @@ class ModuleState:
         self._empty: list[Any] = []
         self._seen: set[int] = set()
         self._flags: dict[int, tuple[Tensor, bool]] = {}
+        self._versions: dict[int, int] = {}
         self._swapped: list[tuple[Any, Any, Any]] = []  # (container, key, original)
         self._scripted: list[tuple[Any, Any, Any]] = []
         self._stand_ins = StandIns(mapping)
@@ -113,9 +114,11 @@ class ModuleState:
         if isinstance(value, Tensor):
             if value.is_leaf:
                 self._flags.setdefault(id(value), (value, value.requires_grad))
+                if not value.is_inference():
+                    self._versions.setdefault(id(value), value._version)
         elif isinstance(value, _CONTAINERS):
             self._record(value, objects=objects)
-        elif type(value) is tuple:
+        elif isinstance(value, tuple):
             for part in value:
                 if type(part) in _VALUES:
                     self.settings.append(part)
@@ -159,6 +162,14 @@ class ModuleState:
             if tensor.requires_grad is not flag and tensor.is_leaf:
                 tensor.requires_grad_(flag)
 
+    def written(self) -> bool:
+        """Whether a tensor that has no stand-in was written to since it was met."""
+        return any(
+            tensor._version != self._versions[i]
+            for i, (tensor, _) in self._flags.items()
+            if not tensor.is_inference() and not self._stand_ins.needed(tensor)
+        )
+
     def bare(self) -> list[Tensor]:
         """Return the tensors that are the caller's own even during the call."""
         return [t for t, _ in self._flags.values() if not self._stand_ins.needed(t)]
@@ -185,7 +196,7 @@ class ModuleState:
         waiting += [original for _, _, original in self._scripted]
         while waiting:
             value = waiting.pop()
-            if type(value) is tuple:
+            if isinstance(value, tuple):
                 waiting += value
             elif isinstance(value, (Tensor, np.ndarray)) and id(value) not in copies:
                 copies[id(value)] = private_copy(value)

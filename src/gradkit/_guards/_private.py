@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["StandIns", "private_copy"]
+__all__ = ["StandIns", "like_original", "private_copy"]
 
 #: Beyond this many bytes a small view does not drag its whole storage along.
 _LARGE_STORAGE = 2**24
@@ -35,14 +35,15 @@ class StandIns:
         """Whether a forward could write to ``value``, or something replaces it."""
         if isinstance(value, Tensor):
             return id(value) in self._mapping or _writable(value)
-        if type(value) is tuple:
+        if isinstance(value, tuple):
             return any(self.needed(part) for part in value)
         return isinstance(value, np.ndarray)
 
     def of(self, original: Any) -> Any:
         """Return what stands for ``original``."""
-        if type(original) is tuple:
-            return tuple(self.of(v) if self.needed(v) else v for v in original)
+        if isinstance(original, tuple):
+            parts = [self.of(v) if self.needed(v) else v for v in original]
+            return tuple.__new__(type(original), parts)
         source = self._mapping.get(id(original), original)
         if isinstance(source, Tensor) and not _writable(source):
             return source
@@ -111,19 +112,35 @@ def _unchanged(source: Any, clone: Any, version: int) -> bool:
         return clone.dtype == source.dtype and clone.tobytes() == source.tobytes()
     if clone._version != version or clone.shape != source.shape:
         return False
+    if clone.layout is not torch.strided or clone.is_quantized:
+        return True
     if torch.equal(clone, source):
         return True
-    # NaN is not equal to itself.
-    return clone.is_floating_point() and torch.equal(
-        clone.nan_to_num(), source.nan_to_num()
-    )
+    # NaN is not equal to itself, but its bytes are.
+    return torch.equal(_bytes(clone), _bytes(source))
+
+
+def _bytes(value: Tensor) -> Tensor:
+    return value.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
 def private_copy(value: Any) -> Any:
     """Return a copy that is the caller's no longer; a parameter stays one."""
     if not isinstance(value, Tensor):
         return value.copy()
-    copy = value.detach().clone()
-    if isinstance(value, nn.Parameter):
-        return nn.Parameter(copy, requires_grad=value.requires_grad)
-    return copy.requires_grad_(value.requires_grad) if value.requires_grad else copy
+    return like_original(value, value.detach().clone(), value.requires_grad)
+
+
+def like_original(original: Tensor, values: Tensor, requires_grad: bool) -> Tensor:
+    """Return ``values`` as a leaf of the original's class, with its attributes.
+
+    Layers branch on ``isinstance(w, nn.Parameter)`` and keep settings on parameters.
+    """
+    if not isinstance(original, nn.Parameter):
+        return values.requires_grad_() if requires_grad else values
+    try:
+        leaf = Tensor._make_subclass(type(original), values, requires_grad)  # pyright: ignore
+    except (TypeError, RuntimeError):
+        leaf = nn.Parameter(values, requires_grad)
+    vars(leaf).update(vars(original))
+    return leaf

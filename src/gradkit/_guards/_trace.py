@@ -24,7 +24,11 @@ from gradkit._problem._target import (
     modules_within,
     refuse_module,
 )
-from gradkit.errors import InputError, SampleDependenceError
+from gradkit.errors import (
+    InputError,
+    SampleDependenceError,
+    UnsupportedModelError,
+)
 
 __all__ = ["LOCK", "Untouched", "inside_forward"]
 
@@ -187,6 +191,12 @@ class Untouched:
 
     def observe(self) -> None:
         """Note what the forward just made drew or moved; refuse unseeded draws."""
+        if self.state.written():
+            raise UnsupportedModelError(
+                "the model's forward wrote to a parameter of its own, which changed the"
+                " caller's model. Write to it after the optimiser's step instead, or"
+                " register the constraint with torch.nn.utils.parametrize"
+            )
         self.moved = self.state.moved()
         self.drew = self.start.moved(RandomState(self.devices, self.state.generators))
         if self.drew and self.seed is None:

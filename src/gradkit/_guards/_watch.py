@@ -186,20 +186,25 @@ def _looks_up(func: Any, args: tuple[Any, ...]) -> bool:
 _IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
-def _sets_data(func: Any, name: str) -> bool:
-    """Whether this is ``tensor.data = other``."""
-    return name == "__set__" and getattr(func.__self__, "__name__", "") == "data"
+def _sets_values(func: Any, name: str) -> bool:
+    """Whether this is ``tensor.data = other`` or ``tensor.grad = other``."""
+    return name == "__set__" and getattr(func.__self__, "__name__", "") in (
+        "data",
+        "grad",
+        "_grad",
+    )
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[Any]:
     """Yield the arguments that an operation writes to."""
-    name = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "").partition(".")[0]  # torch.ops.aten.mul_.Scalar
     in_place = name.endswith("_") and not name.endswith("__")
-    if name == "requires_grad_" or name == "retains_grad_":
+    if name in ("requires_grad_", "retains_grad_"):
         return  # a flag, which is put back
-    if args and (in_place or name in _IN_PLACE or _sets_data(func, name)):
-        first = args[0]
+    if in_place or name in _IN_PLACE or _sets_values(func, name):
+        first = args[0] if args else None
         yield from first if isinstance(first, (list, tuple)) else (first,)
+        yield from (kwargs[n] for n in ("tensor", "input", "self") if n in kwargs)
     if "out" in kwargs:
         yield from leaves(kwargs["out"])
     if func in (F.embedding, F.embedding_bag) and (

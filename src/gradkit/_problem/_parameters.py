@@ -161,6 +161,14 @@ def read_parameters(target: Target, parameters: Any) -> tuple[Parameter, ...]:
             " differentiate with respect to",
             argument="parameters",
         )
+    names = [p.name for p in chosen]
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise InputError(
+            f"parameters must have names of their own; two are called {twice!r}."
+            " Pass a mapping, {'a.weight': a.weight, ...}",
+            argument="parameters",
+        )
     for parameter in chosen:
         _check(parameter)
     order = {id(p.tensor): i for i, p in enumerate(table)}
