@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._guards._autocast import Autocast
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import refuse_coupling
 from gradkit.errors import InputError
@@ -17,7 +18,11 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    objective: Callable[[Any], Tensor] | None, graph: Graph, *, batched: bool
+    objective: Callable[[Any], Tensor] | None,
+    graph: Graph,
+    autocast: Autocast,
+    *,
+    batched: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``.
 
@@ -30,7 +35,8 @@ def evaluate(
     leaves = list(outputs.tensors)
     if not graph.connected:
         leaves = [t.detach().requires_grad_() for t in leaves]
-    values = objective(outputs.given([t.clone() for t in leaves]))
+    with autocast.on():
+        values = objective(outputs.given([t.clone() for t in leaves]))
     if not batched and isinstance(values, Tensor) and values.numel() == 1:
         values = values.reshape(1)
     values = check_objective_values(values, graph.samples)

@@ -123,8 +123,7 @@ class Call:
         if self.target.root is not None:
             tensors += list(self.target.root.parameters())
         dtypes = {t.dtype for t in tensors if t.is_floating_point()}
-        if torch.is_autocast_enabled(graph.device.type):
-            dtypes.add(torch.get_autocast_dtype(graph.device.type))
+        dtypes.update(dtype for _, dtype in self.guard.autocast.regions)
         return max(dtypes, key=lambda d: torch.finfo(d).eps)
 
 
@@ -176,7 +175,9 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
             cotangent = given.cotangent
         elif request.takes_objective:
             with forwards.watch():
-                values, cotangent = evaluate(objective, graph, batched=inputs.batched)
+                values, cotangent = evaluate(
+                    objective, graph, guard.autocast, batched=inputs.batched
+                )
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))
         if given is None:

@@ -26,15 +26,14 @@ def prove(task: Task, *, due: bool) -> bool:
     inputs and at what integers look up.
     """
     graph = task.graph
-    if due:
-        _refuse_values_from_others(task)
     points = graph.points
     if task.kind == "parameters":
         points += _sample_look_ups(task) if due else graph.look_ups
-    if not points:
-        return False
     if not due:
-        return True
+        return bool(points)
+    if not points:
+        _refuse_values_from_others(task)
+        return False
     # Of every output, also where an objective looks at some: the next may not.
     like = torch.empty((), dtype=graph.dtype, device=graph.device)
     cotangent = random_cotangent((task.samples, task.outputs), like)
@@ -50,6 +49,7 @@ def prove(task: Task, *, due: bool) -> bool:
             ) from error
 
     refuse_coupling(pull, cotangent, "the output", _ADVICE)
+    _refuse_values_from_others(task)
     return True
 
 
@@ -61,6 +61,9 @@ def _refuse_values_from_others(task: Task) -> None:
     the other half's outputs must stay as they are, and the other way round.
     """
     samples = task.samples
+    # A cache that the model fills outside itself gets sound values here, before a
+    # transform could leave its wrappers in it.
+    _values(task, torch.zeros(min(samples, 1), dtype=torch.long, device="cpu"))
     if samples < 2:
         return
     base = task.graph.values()

@@ -232,9 +232,9 @@ class Forwards:
             with hooked(last, [keep(of)] * len(last)):
                 try:
                     # A first layer that works in place would overwrite the caller's.
-                    outputs = self.inputs.call(
-                        self.target.call, [t.clone() for t in tensors]
-                    )
+                    given = [t.clone() for t in tensors]
+                    with self.guard.autocast.on():
+                        outputs = self.inputs.call(self.target.call, given)
                 except Exception as error:
                     annotate(error, tensors, self.target)
                     raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,16 +108,15 @@ class Graph:
         shapes = [(*lead, *s.shape) for s in sources]
         if not pairs:
             return tuple(z.expand(s) for z, s in zip(zero, shapes, strict=True))
-        with _without_autocast(self.device):
-            found = torch.autograd.grad(
-                [y for y, _ in pairs],
-                list(sources),
-                [c for _, c in pairs],
-                retain_graph=True,
-                create_graph=self.connected,
-                allow_unused=True,
-                is_grads_batched=several,
-            )
+        found = torch.autograd.grad(
+            [y for y, _ in pairs],
+            list(sources),
+            [c for _, c in pairs],
+            retain_graph=True,
+            create_graph=self.connected,
+            allow_unused=True,
+            is_grads_batched=several,
+        )
         return tuple(
             z.expand(s) if g is None else _dense(g)
             for g, z, s in zip(found, zero, shapes, strict=True)
@@ -128,10 +126,3 @@ class Graph:
 def _dense(gradient: Tensor) -> Tensor:
     """Return a sparse embedding gradient as an ordinary tensor."""
     return gradient.to_dense() if gradient.layout is not torch.strided else gradient
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Let a backward run in the precisions that its forward chose."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gradkit._guards._private import StandIns, private_copy
 from gradkit._guards._random import is_generator
@@ -112,6 +113,8 @@ class ModuleState:
     def _walk(self, value: Any, *, objects: bool) -> bool:
         """Record what lies in ``value``; return whether it needs a stand-in."""
         if isinstance(value, Tensor):
+            if is_lazy(value):
+                return False  # refused by name
             if value.is_leaf:
                 self._flags.setdefault(id(value), (value, value.requires_grad))
                 if not value.is_inference():

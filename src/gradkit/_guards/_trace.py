@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils import parametrize
 
+from gradkit._guards._autocast import Autocast
 from gradkit._guards._modules import ModuleState, devices_of
 from gradkit._guards._random import RandomState, seed_torch
 from gradkit._problem._inputs import as_position
@@ -95,6 +96,7 @@ class Untouched:
         self.drew: list[str] = []
         self.moved: list[str] = []
         self.devices: list[torch.device] = []
+        self.autocast = Autocast(())
 
     def __enter__(self) -> Untouched:
         stack = self._stack
@@ -115,6 +117,8 @@ class Untouched:
             for value in self._objects:
                 self.state.adopt_object(value)
             self._read_random()
+            self.autocast = Autocast.of(self.devices)
+            stack.enter_context(self.autocast.off())
             hook = register_module_forward_pre_hook(self._meet)
             stack.callback(hook.remove)
         except BaseException:

@@ -70,9 +70,7 @@ class Entry:
         with closing(self.blocks()) as blocks:  # pyright: ignore[reportArgumentType]
             for samples, block in blocks:
                 for name, rows in block.items():
-                    # Between blocks the state of the call holds, autocast included.
-                    with torch.autocast(rows.device.type, enabled=False):
-                        step(samples, name, rows)
+                    step(samples, name, rows)
 
     def _sums(self, names: Sequence[str], *shape: int) -> Tensor:
         """Return zeros to add up in; narrower than float32 a running sum stalls."""

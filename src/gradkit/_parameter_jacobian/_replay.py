@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gradkit._call._open import Call, Given, Request, named, open_call
 from gradkit._call._solve import check_rows, refusal, serve
+from gradkit._guards._autocast import Autocast
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._entries import Block, Entry
@@ -37,13 +38,12 @@ class Recipe:
     state: ModuleState
     given: Given
     outputs: tuple[Tensor, ...]
-    autocast: tuple[str, bool, torch.dtype]
+    autocast: Autocast
     default_dtype: torch.dtype
 
     @staticmethod
     def of(call: Call, method: Method) -> Recipe:
         """Record ``call``, which ``method`` is known to serve."""
-        device = call.task.graph.device.type
         copies = call.guard.copies()
         inputs = map_leaves(_cloned, call.request.inputs)
         cotangent = call.task.cotangent
@@ -60,11 +60,7 @@ class Recipe:
             state=call.guard.state,
             given=given,
             outputs=tuple(t.detach().clone() for t in call.task.graph.outputs.tensors),
-            autocast=(
-                device,
-                torch.is_autocast_enabled(device),
-                torch.get_autocast_dtype(device),
-            ),
+            autocast=call.guard.autocast,
             default_dtype=torch.get_default_dtype(),
         )
 
@@ -77,7 +73,6 @@ class Recipe:
     @contextmanager
     def reopened(self) -> Iterator[Call]:
         """Make the call again, in the state it was made in."""
-        device, enabled, dtype = self.autocast
         with ExitStack() as stack:
             now = ModuleState()
             for module in self.state.modules():
@@ -87,7 +82,7 @@ class Recipe:
             before = torch.get_default_dtype()
             stack.callback(torch.set_default_dtype, before)
             torch.set_default_dtype(self.default_dtype)
-            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            stack.enter_context(self.autocast.on())
             call = stack.enter_context(open_call(self.request, given=self.given))
             self._compare(call)
             yield call
