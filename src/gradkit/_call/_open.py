@@ -190,6 +190,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         )
         # What a function of the outputs picks today it may not pick tomorrow.
         unnamed = request.of is not None and selector.name is None
+        # Nor is it seen what a plain function reads from around it.
+        unnamed = unnamed or target.root is None
         due = known.proof_is_due() or request.renew or unnamed
         due = due and given is None
         proved = True

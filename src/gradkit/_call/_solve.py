@@ -153,7 +153,7 @@ def _is_rounding(
     if gap > 0.05 and not coarse:
         return False  # no rounding; and a fault of this precision alone stays one
     verdict = agrees_in_double(call, method)
-    limit = 0.2 if coarse else tolerance(precision)
+    limit = 0.05 if coarse else tolerance(precision)
     return gap <= limit if verdict is None else verdict
 
 

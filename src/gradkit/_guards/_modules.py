@@ -28,6 +28,8 @@ __all__ = ["ModuleState", "devices_of"]
 _MISSING = object()
 _VALUES = frozenset((bool, int, float, str, bytes))
 _CODE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType)
+#: What training moves at every step, and no sample's place depends on.
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _CONTAINERS = (dict, list, set, deque)
 
 
@@ -48,6 +50,7 @@ class ModuleState:
         self._empty: list[Any] = []
         self._seen: set[int] = set()
         self._flags: dict[int, tuple[Tensor, bool]] = {}
+        self._grads: dict[int, tuple[Tensor, Tensor]] = {}
         self._versions: dict[int, int] = {}
         self._swapped: list[tuple[Any, Any, Any]] = []  # (container, key, original)
         self._scripted: list[tuple[Any, Any, Any]] = []
@@ -65,24 +68,17 @@ class ModuleState:
             if is_scripted(module):
                 self._swap_scripted(module)
             else:
-                self._record(module.__dict__, objects=True)
-                self._note_integers(module)
+                self._record(module.__dict__, depth=1)
         return new
 
     def adopt_object(self, value: Any) -> None:
         """Record an object that a model is handed, such as a cache."""
-        self._walk(value, objects=True)
+        self._walk(value, depth=4)
 
-    def _note_integers(self, module: nn.Module) -> None:
-        """Count changes of integer buffers, which permute or select, as settings."""
-        for key, value in module._buffers.items():
-            if (
-                value is not None
-                and not value.is_floating_point()
-                and not value.is_inference()
-                and key != "num_batches_tracked"
-            ):
-                self.settings += (id(value), value._version)
+    def _note(self, value: Any) -> None:
+        """Count what a tensor holds as a setting: it may permute, select or mix."""
+        if isinstance(value, Tensor) and not value.is_inference():
+            self.settings += (id(value), value._version)
 
     def _swap_scripted(self, module: nn.Module) -> None:
         """Swap the buffers of a scripted module, which C++ holds."""
@@ -91,7 +87,7 @@ class ModuleState:
                 self._scripted.append((module._buffers, key, value))
                 module._buffers[key] = self._stand_ins.of(value)
 
-    def _record(self, container: Any, *, objects: bool) -> None:
+    def _record(self, container: Any, *, depth: int) -> None:
         if id(container) in self._seen:
             return
         self._seen.add(id(container))
@@ -106,32 +102,36 @@ class ModuleState:
                 continue
             elif kind is not tuple and isinstance(value, _CONTAINERS) and not value:
                 self._empty.append(value)  # most hooks' dictionaries
-            elif self._walk(value, objects=objects) and not isinstance(container, set):
+            elif self._walk(value, depth=depth) and not isinstance(container, set):
+                if key not in _STATISTICS:
+                    self._note(value)
                 self._swapped.append((container, key, value))
                 container[key] = self._stand_ins.of(value)
 
-    def _walk(self, value: Any, *, objects: bool) -> bool:
+    def _walk(self, value: Any, *, depth: int) -> bool:
         """Record what lies in ``value``; return whether it needs a stand-in."""
         if isinstance(value, Tensor):
             if is_lazy(value):
                 return False  # refused by name
             if value.is_leaf:
                 self._flags.setdefault(id(value), (value, value.requires_grad))
+                if value.requires_grad and value.grad is not None:
+                    self._grads.setdefault(id(value), (value, value.grad))
                 if not value.is_inference():
                     self._versions.setdefault(id(value), value._version)
         elif isinstance(value, _CONTAINERS):
-            self._record(value, objects=objects)
+            self._record(value, depth=depth)
         elif isinstance(value, tuple):
             for part in value:
                 if type(part) in _VALUES:
                     self.settings.append(part)
                 else:
-                    self._walk(part, objects=objects)
+                    self._walk(part, depth=depth)
         elif is_generator(value):
             self.generators.append(value)
-        elif objects and _has_state(value):
-            # One level: further objects may lead to the whole program.
-            self._record(vars(value), objects=False)
+        elif depth and _has_state(value):
+            # Few levels: further objects may lead to the whole program.
+            self._record(vars(value), depth=depth - 1)
         return self._stand_ins.needed(value)
 
     def moved(self) -> list[str]:
@@ -149,8 +149,14 @@ class ModuleState:
         """Bring the modules to where they stood, with private values in place."""
         self._stand_ins.renew()
         self.restore()
+        self.hide_gradients()
         for container, key, original in (*self._swapped, *self._scripted):
             container[key] = self._stand_ins.of(original)
+
+    def hide_gradients(self) -> None:
+        """Take ``.grad`` away: a backward inside a forward would add to it."""
+        for tensor, _ in self._grads.values():
+            tensor.grad = None
 
     def restore(self) -> None:
         """Put the caller's own objects and flags back."""
@@ -164,6 +170,9 @@ class ModuleState:
         for tensor, flag in self._flags.values():
             if tensor.requires_grad is not flag and tensor.is_leaf:
                 tensor.requires_grad_(flag)
+            if flag and tensor.is_leaf:
+                # What a backward inside forward has left goes with it.
+                tensor.grad = self._grads.get(id(tensor), (None, None))[1]
 
     def written(self) -> bool:
         """Whether a tensor that has no stand-in was written to since it was met."""

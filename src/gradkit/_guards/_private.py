@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 __all__ = ["StandIns", "like_original", "private_copy"]
 
-#: Beyond this many bytes a small view does not drag its whole storage along.
-_LARGE_STORAGE = 2**24
-
 
 class StandIns:
     """Clones of tensors and arrays that a forward may write to.
@@ -43,7 +40,8 @@ class StandIns:
         """Return what stands for ``original``."""
         if isinstance(original, tuple):
             parts = [self.of(v) if self.needed(v) else v for v in original]
-            return tuple.__new__(type(original), parts)
+            make = getattr(original, "_make", type(original))
+            return make(parts)
         source = self._mapping.get(id(original), original)
         if isinstance(source, Tensor) and not _writable(source):
             return source
@@ -79,8 +77,6 @@ class StandIns:
         if source.layout is not torch.strided or type(source) is not Tensor or not size:
             return source.detach().clone()
         storage = source.untyped_storage()
-        if storage.nbytes() > max(4 * size, _LARGE_STORAGE):
-            return source.detach().clone()
         address = storage.data_ptr()
         if address not in self._storages:
             self._storages[address] = storage.clone()

@@ -182,9 +182,10 @@ class Untouched:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Start a forward from the state of the call's beginning."""
-        if not self._fresh:
-            self.state.rewind()
-            self.start.restore()
+        if self._fresh:
+            self.state.hide_gradients()
+        else:
+            self.rewind()
         self._fresh = False
         depth = getattr(_forward_depth, "value", 0)
         _forward_depth.value = depth + 1

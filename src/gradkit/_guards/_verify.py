@@ -59,7 +59,8 @@ def disagreement(
     whole = (samples or count, width)
     part = slice(start, start + count)
     weights = torch.zeros(whole, dtype=rows[0].dtype, device=rows[0].device)
-    weights[part] = random_cotangent((count, width), rows[0])
+    # Every row counts alike, or a small one's fault would hide behind a large one.
+    weights[part] = random_cotangent((count, width), rows[0]) / _row_sizes(rows)
     pulled = [_own(p, part, over_samples) for p in pull(weights)]
     gaps = [_gaps(r, weights[part].to(r.dtype), p, over_samples)
             for r, p in zip(rows, pulled, strict=True)]  # fmt: skip
@@ -68,7 +69,7 @@ def disagreement(
     # Where the derivative is zero but for rounding, its size says nothing; by how
     # much the pullback fails to be linear says what its rounding is.
     other = torch.zeros_like(weights)
-    other[part] = random_cotangent((count, width), rows[0])
+    other[part] = random_cotangent((count, width), rows[0]) / _row_sizes(rows)
     halves = [
         _own(one + two, part, over_samples)
         for one, two in zip(pull(other), pull(weights - other), strict=True)
@@ -82,6 +83,19 @@ def disagreement(
         if bool(wrong.any()):
             worst = max(worst, float(gap.relative[wrong].max()))
     return worst or None
+
+
+def _row_sizes(rows: Sequence[Tensor]) -> Tensor:
+    """Return the largest entry of each row, ``(n, r)``; one where there is none."""
+    sizes = torch.zeros(rows[0].shape[:2], dtype=rows[0].dtype, device=rows[0].device)
+    for row in rows:
+        if not row.shape[-1]:
+            continue
+        largest = torch.linalg.vector_norm(row, float("inf"), -1)
+        good = torch.isfinite(largest) & (largest > torch.finfo(row.dtype).tiny * 1e8)
+        largest = torch.where(good, largest, 0.0).to(rows[0].dtype)
+        sizes = torch.maximum(sizes, largest)
+    return torch.where(sizes > 0, sizes, 1.0)
 
 
 class _Gap(NamedTuple):

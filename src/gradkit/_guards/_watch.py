@@ -75,11 +75,6 @@ class Watch(TorchFunctionMode):
             self._refuse_write(func, written)
         if self._replaced:
             self._refuse_original(func, args, kwargs)
-        if func is Tensor.backward:
-            raise UnsupportedModelError(
-                "the model calls backward() in its forward, which adds to the caller's"
-                " .grad; call torch.autograd.grad there instead"
-            )
         if self._by_parameters:
             _refuse_counts(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -187,12 +182,8 @@ _IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
 def _sets_values(func: Any, name: str) -> bool:
-    """Whether this is ``tensor.data = other`` or ``tensor.grad = other``."""
-    return name == "__set__" and getattr(func.__self__, "__name__", "") in (
-        "data",
-        "grad",
-        "_grad",
-    )
+    """Whether this is ``tensor.data = other``."""
+    return name == "__set__" and getattr(func.__self__, "__name__", "") == "data"
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[Any]:

@@ -41,7 +41,8 @@ def _table(root: nn.Module) -> list[Parameter]:
             if tensor is None:
                 continue
             tensors[id(tensor)] = tensor
-            names.setdefault(id(tensor), []).append(f"{prefix}.{key}".lstrip("."))
+            name = f"{prefix}.{key}".lstrip(".").replace("_orig_mod.", "")
+            names.setdefault(id(tensor), []).append(name)
             # A module under two names has each slot once.
             # TorchScript holds its parameters in C++, where nothing is swapped.
             if (id(module), key) not in seen and not is_scripted(module):
