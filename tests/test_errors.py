@@ -152,7 +152,7 @@ FIRST_TRIES = {
         lambda: gk.jacobian(X, NET),
         InputError,
         "jacobian: model must be an nn.Module or a callable; got Tensor. The order"
-        " of the arguments is (model, inputs, ...)",
+        " of the arguments is (model, inputs, ...): pass the model, not its outputs",
     ),
 }
 

@@ -100,12 +100,16 @@ REFUSED = {
     "nothing": (
         lambda ask: ask(NET, []),
         InputError,
-        "inputs must hold a tensor with the samples first; got no tensor",
+        "inputs must hold a tensor with the samples first; got no tensor. For a"
+        " function without a sample axis pass batched=False, where the function takes"
+        " it",
     ),
     "a scalar tensor": (
         lambda ask: ask(NET, torch.tensor(1.0)),
         InputError,
-        "inputs must hold a tensor with the samples first; got inputs ()",
+        "inputs must hold a tensor with the samples first; got inputs (). For a"
+        " function without a sample axis pass batched=False, where the function takes"
+        " it",
     ),
     "unequal numbers of samples": (
         lambda ask: ask(NET, (X, torch.ones(4, 3))),
@@ -129,7 +133,7 @@ REFUSED = {
         lambda ask: ask("model", X),
         InputError,
         "model must be an nn.Module or a callable; got str. The order of the"
-        " arguments is (model, inputs, ...)",
+        " arguments is (model, inputs, ...): pass the model, not its outputs",
     ),
     "outputs without samples": (
         lambda ask: ask(of_net(lambda y: y.sum(0)), X),

@@ -125,8 +125,7 @@ RESULTS = {
     "overlap with itself": (
         lambda: gk.jacobian(NET, X, out=torch.zeros(1).expand(5, 3, 4)),
         InputError,
-        "jacobian: out must not overlap itself; pass"
-        " out.clone()",
+        "jacobian: out must not overlap itself; pass out.clone()",
     ),
     "no tensor": (
         lambda: JACOBIAN(NET, X, out="file"),

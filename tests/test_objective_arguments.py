@@ -70,8 +70,9 @@ VALUES = [
         torch.zeros(()),
         _VALUES.format(
             "a float32 tensor of shape ()",
-            "A mean over the batch would scale every row by 1/N. Reduce over each"
-            " sample's own axes only, or write"
+            "A mean or sum over the batch leaves no number of each sample's own, and a"
+            " mean scales every row by 1/N. Reduce over each sample's own axes only, or"
+            " write"
             " gk.objectives.sample_loss(F.cross_entropy, y).",
         ),
     ),

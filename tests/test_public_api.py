@@ -27,6 +27,7 @@ NAMES = {
     "Method",
     "ParameterJacobian",
     "Plan",
+    "Task",
     "errors",
     "explain",
     "input_gradients",

@@ -12,6 +12,7 @@ from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
+from gradkit._methods._task import Task
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit._planner import Plan
 from gradkit._problem._block import Block
@@ -25,6 +26,7 @@ __all__ = [
     "Method",
     "ParameterJacobian",
     "Plan",
+    "Task",
     "errors",
     "explain",
     "input_gradients",

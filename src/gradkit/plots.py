@@ -141,7 +141,7 @@ def require_matplotlib(function: str = "plots") -> None:
     except ImportError as error:
         missing = InputError(
             f"figures are drawn by matplotlib, which cannot be imported ({error})."
-            " Run pip install 'gradkit[plot]'",
+            ' Run pip install "gradkit[plot]"',
             extra="plot",
         )
         missing.function = function

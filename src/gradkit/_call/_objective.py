@@ -35,11 +35,20 @@ def evaluate(
     leaves = list(outputs.tensors)
     if not graph.connected:
         leaves = [t.detach().requires_grad_() for t in leaves]
+    given = [t.clone() for t in leaves]
+    if not batched and is_supplied(objective):
+        given = [t[None] for t in given]  # they speak of samples
     with autocast.on():
-        values = objective(outputs.given([t.clone() for t in leaves]))
+        values = objective(outputs.given(given))
     if not batched and isinstance(values, Tensor) and values.numel() == 1:
         values = values.reshape(1)
     values = check_objective_values(values, graph.samples)
+    if not values.requires_grad and any(t.requires_grad for t in leaves):
+        raise InputError(
+            "objective must carry a gradient from the outputs to its values; it does"
+            " not: it detaches them, counts (argmax, ==), or builds a new tensor",
+            argument="objective",
+        )
     _refuse_parameters(values, leaves)
 
     def pull(weights: Tensor) -> tuple[Tensor, ...]:
@@ -79,6 +88,12 @@ def evaluate(
         1,
     )
     return values, cotangent
+
+
+def is_supplied(objective: Any) -> bool:
+    """Whether an objective is one of ``gk.objectives``."""
+    module = getattr(objective, "__module__", None) or type(objective).__module__
+    return module.startswith("gradkit.objectives")
 
 
 def _lone_output(graph: Graph, *, batched: bool) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradkit._call._objective import evaluate
-from gradkit._call._proof import prove
+from gradkit._call._proof import prove, refuse_lost_gradient
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._memory import Known, operations, recall
@@ -188,6 +188,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         task = Task(
             request.kind, graph, forwards, planner, cotangent, request.create_graph
         )
+        if given is None:
+            refuse_lost_gradient(task)
         # What a function of the outputs picks today it may not pick tomorrow.
         unnamed = request.of is not None and selector.name is None
         # Nor is it seen what a plain function reads from around it.

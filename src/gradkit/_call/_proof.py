@@ -9,7 +9,7 @@ from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._methods._task import Task
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
-__all__ = ["describe", "prove"]
+__all__ = ["describe", "prove", "refuse_lost_gradient"]
 
 _ADVICE = (
     "Its samples may stand on another axis (an RNN or attention built without"
@@ -51,6 +51,34 @@ def prove(task: Task, *, due: bool) -> bool:
     refuse_coupling(pull, cotangent, "the output", _ADVICE)
     _refuse_values_from_others(task)
     return True
+
+
+def refuse_lost_gradient(task: Task) -> None:
+    """Refuse outputs that depend on the inputs but carry no gradient.
+
+    A constant has derivative zero. What a ``torch.no_grad`` block computes has not,
+    although autograd knows as little of it.
+    """
+    if not task.samples or any(t.requires_grad for t in task.graph.outputs.tensors):
+        return
+    index = None
+    if task.batched and task.kind == "parameters":
+        index = torch.arange(task.samples, device="cpu").roll(1)
+    try:
+        other = task.forwards.graph(index, nudge=2**-4).values()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return  # the model refuses such inputs; nothing can be told
+    base = task.graph.values()
+    if bool(((base == other) | (base.isnan() & other.isnan())).all()):
+        return
+    raise UnsupportedModelError(
+        "the outputs depend on the inputs but carry no gradient, so every derivative"
+        " would be zero: the model computes them under torch.no_grad or inference_mode,"
+        " or through detach, numpy, argmax or torch.tensor. Take that away, or choose"
+        " another output with of="
+    )
 
 
 def _refuse_values_from_others(task: Task) -> None:

@@ -75,14 +75,22 @@ class Forwards:
 
     # -- the ordinary graph ---------------------------------------------------
 
-    def graph(self, samples: slice | Tensor | None = None) -> Graph:
-        """Run the model on the batch, or on some of its samples."""
+    def graph(
+        self, samples: slice | Tensor | None = None, *, nudge: float = 0.0
+    ) -> Graph:
+        """Run the model on the batch, or on some of its samples.
+
+        With ``nudge`` the floating inputs that are differentiated by (all, where none
+        is) are moved by so much of their size.
+        """
         tensors = [t.tensor for t in self.inputs.tensors]
         if samples is not None and self.inputs.batched:
             tensors = [
                 _some(t.tensor, samples) if t.role == "sample" else t.tensor
                 for t in self.inputs.tensors
             ]
+        if nudge:
+            tensors = [self._nudged(i, t, nudge) for i, t in enumerate(tensors)]
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
         count = self._count(samples)
         captures = [
@@ -124,6 +132,12 @@ class Forwards:
         if index in self._wanted or (self.parameters and differentiable):
             return tensor.detach().requires_grad_()
         return tensor if self.connected else tensor.detach()
+
+    def _nudged(self, index: int, tensor: Tensor, amount: float) -> Tensor:
+        moved = index in self._wanted or not self._wanted
+        if not moved or not tensor.is_floating_point():
+            return tensor
+        return tensor.detach() * (1 + amount) + amount
 
     def _place(self, tensors: Sequence[Tensor]) -> None:
         for parameter, tensor in zip(self.parameters, tensors, strict=True):

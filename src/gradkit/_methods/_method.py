@@ -9,6 +9,7 @@ from typing import Literal
 from gradkit._methods._reasons import no_second_derivative
 from gradkit._methods._task import Task
 from gradkit._problem._block import Block
+from gradkit.errors import InputError
 
 __all__ = ["Method"]
 
@@ -18,6 +19,12 @@ Kind = Literal["inputs", "parameters"]
 def _no_reason(task: Task) -> str | None:
     """Return ``None``: what is not known to fail is tried."""
     return None
+
+
+def _refusal(message: str) -> InputError:
+    error = InputError(message)
+    error.function = "Method"
+    return error
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class Method:
         parameters: Rows with respect to parameters, or ``None``.
         unsupported: From a task to the reason why it cannot serve it, or ``None``.
         through_graph: The kinds (``"inputs"``, ``"parameters"``) for which it pulls
-            back through the one realised forward. Results of any other kind are
-            checked against that forward before they are returned.
+            back through the one realised forward (``task.graph``), and is trusted.
+            Results of any other kind are checked against that forward before they
+            are returned.
 
     Example:
         >>> import torch
@@ -64,11 +72,34 @@ class Method:
     unsupported: Callable[[Task], str | None] = _no_reason
     through_graph: tuple[Kind, ...] = ()
 
+    def __post_init__(self) -> None:
+        modes = ("reverse", "forward")
+        if self.mode not in modes:
+            raise _refusal(f"mode must be one of {modes}; got {self.mode!r}")
+        if self.name == "auto" or not isinstance(self.name, str) or not self.name:
+            raise _refusal(f"name must be a text other than 'auto'; got {self.name!r}")
+        if self.inputs is None and self.parameters is None:
+            raise _refusal("inputs or parameters must be a function of a task")
+        kinds = ("inputs", "parameters")
+        if not isinstance(self.through_graph, tuple) or not all(
+            kind in kinds for kind in self.through_graph
+        ):
+            raise _refusal(
+                f"through_graph must be a tuple of {kinds}; got {self.through_graph!r}"
+            )
+
     def run(self, task: Task) -> Iterator[Block]:
         """Yield the blocks of ``task``."""
         rows = self.inputs if task.kind == "inputs" else self.parameters
         assert rows is not None, "reason() is asked first"
-        return rows(task)
+        for block in rows(task):
+            if not isinstance(block, Block):
+                raise InputError(
+                    f"method {self.name!r} must yield gk.Block(samples, rows, values);"
+                    f" it yielded a {type(block).__name__}",
+                    argument="method",
+                )
+            yield block
 
     def reason(self, task: Task) -> str | None:
         """Return why this method cannot serve ``task``, or ``None``."""

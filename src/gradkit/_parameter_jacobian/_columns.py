@@ -148,6 +148,7 @@ class Columns(Sequence[Column]):
                 )
         else:
             bounds = dict.fromkeys(self.names, cast(Any, max_norm))
+        bounds = {n: _number(bound) for n, bound in bounds.items()}
         for bound in bounds.values():
             if isinstance(bound, bool) or not (
                 isinstance(bound, (int, float)) and bound > 0
@@ -156,6 +157,11 @@ class Columns(Sequence[Column]):
                     "clipped_sum", f"max_norm must be a positive number; got {bound!r}"
                 )
         return bounds
+
+
+def _number(value: Any) -> Any:
+    """Return a tensor or numpy number as Python's."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def read_index(index: Any, count: int) -> Tensor:

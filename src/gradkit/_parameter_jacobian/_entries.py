@@ -103,19 +103,23 @@ class Entry:
         width = other.samples * other.rows
         found = self._sums(names, self.samples * self.rows, width)
         mine, theirs = self.select(names), other.select(names)
+        # Every pair of blocks once: a block may cost a pass through the model.
+        with closing(mine.blocks()) as blocks:  # pyright: ignore[reportArgumentType]
+            for samples, block in blocks:
+                band = found[samples.start * self.rows : samples.stop * self.rows]
 
-        def outer(samples: slice, name: str, rows: Tensor) -> None:
-            left = rows.flatten(0, 1).to(found.dtype)
-            band = found[samples.start * self.rows : samples.stop * self.rows]
+                def inner(
+                    others: slice,
+                    name: str,
+                    columns: Tensor,
+                    band: Tensor = band,
+                    block: dict[str, Tensor] = block,
+                ) -> None:
+                    part = slice(others.start * other.rows, others.stop * other.rows)
+                    left = block[name].flatten(0, 1).to(band.dtype)
+                    band[:, part] += left @ columns.flatten(0, 1).to(left).T
 
-            def inner(others: slice, _: str, columns: Tensor) -> None:
-                part = slice(others.start * other.rows, others.stop * other.rows)
-                right = columns.flatten(0, 1).to(left)
-                band[:, part] += left @ right.T
-
-            theirs.select([name]).fold(inner)
-
-        mine.fold(outer)
+                theirs.fold(inner)
         return found
 
     def matvec(self, vectors: Mapping[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ class Recipe:
     outputs: tuple[Tensor, ...]
     autocast: Autocast
     default_dtype: torch.dtype
+    #: Where the blocks begin whose rows have passed their check.
+    checked: set[int] = field(default_factory=set)
 
     @staticmethod
     def of(call: Call, method: Method) -> Recipe:
@@ -86,6 +88,15 @@ class Recipe:
             call = stack.enter_context(open_call(self.request, given=self.given))
             self._compare(call)
             yield call
+
+    def check(self, call: Call, samples: slice, values: Sequence[Tensor]) -> None:
+        """Check rows against the ordinary graph, the first time they are computed."""
+        if samples.start in self.checked:
+            return
+        reason = check_rows(call, self.method, values, start=samples.start)
+        if reason is not None:
+            raise refusal({self.method.name: reason})
+        self.checked.add(samples.start)
 
     def _compare(self, call: Call) -> None:
         for then, now in zip(
@@ -157,19 +168,33 @@ class Replayed(Entry):
             order = {name: i for i, name in enumerate(call.parameter_names)}
             method = self._recipe.method
             for samples, values in _whole_samples(call, method):
-                reason = check_rows(call, method, values, start=samples.start)
-                if reason is not None:
-                    raise refusal({method.name: reason})
-                places = (self._index >= samples.start) & (self._index < samples.stop)
-                # Chosen samples may repeat and stand in any order: one block each.
-                for place in places.nonzero().flatten().tolist():
-                    n = int(self._index[place]) - samples.start
+                self._recipe.check(call, samples, values)
+                inside = (self._index >= samples.start) & (self._index < samples.stop)
+                # Chosen samples may repeat and stand in any order.
+                for band in _runs(inside.nonzero().flatten().tolist()):
+                    chosen = self._index[band] - samples.start
                     yield (
-                        slice(place, place + 1),
-                        {name: values[order[name]][n : n + 1] for name in self.shapes},
+                        band,
+                        {n: _take(values[order[n]], chosen) for n in self.shapes},
                     )
                 if not len(self._index) or samples.stop > int(self._index.max()):
                     return
+
+
+def _runs(places: list[int]) -> Iterator[slice]:
+    """Yield the runs of consecutive numbers among ``places``."""
+    start = 0
+    for i in range(1, len(places) + 1):
+        if i == len(places) or places[i] != places[i - 1] + 1:
+            yield slice(places[start], places[i - 1] + 1)
+            start = i
+
+
+def _take(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Return the chosen samples' rows; all of them in order as they are."""
+    if torch.equal(chosen, torch.arange(len(rows), device="cpu")):
+        return rows
+    return rows[chosen.to(rows.device)]
 
 
 def _whole_samples(call: Call, method: Method) -> Iterator[tuple[slice, list[Tensor]]]:

@@ -168,7 +168,9 @@ def _count_samples(found: list[InputTensor]) -> int:
     if not sampled:
         raise InputError(
             "inputs must hold a tensor with the samples first; got "
-            + (", ".join(_shape_text(t) for t in found) or "no tensor"),
+            + (", ".join(_shape_text(t) for t in found) or "no tensor")
+            + ". For a function without a sample axis pass batched=False, where the"
+            " function takes it",
             argument="inputs",
         )
     samples = sampled[0].tensor.shape[0]

@@ -108,6 +108,13 @@ def _entry(target: Target, inputs: Inputs, name: Any) -> Entry:
     if module is not None:
         return Entry(name, module=module)
     entries = ", ".join(map(repr, inputs.keys))
+    root = target.root
+    if root is not None and name in dict(root.named_parameters()):
+        raise InputError(
+            f"wrt={name!r} is a parameter; for derivatives with respect to it take"
+            f" gk.parameter_jacobian or gk.per_sample_gradients, parameters={name!r}",
+            argument="wrt",
+        )
     raise InputError(
         f"wrt={name!r} names neither an entry of inputs (there: {entries}) nor a"
         f" submodule ({nearest(name, target.submodule_names())})",

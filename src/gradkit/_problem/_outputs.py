@@ -84,8 +84,8 @@ def read_outputs(outputs: Any, samples: int, *, batched: bool) -> Outputs:
     if not tensors:
         raise InputError(
             f"the model must return a floating tensor; got {_describe(outputs)}."
-            " Choose an output with of= (a key, an attribute, a submodule or a"
-            " function of the outputs)",
+            f" Choose an output with of= (a key, an attribute{_fields(outputs)}, a"
+            " submodule or a function of the outputs)",
             argument="outputs",
         )
     sizes = tuple(t.shape[1:] if batched else t.shape for t in tensors)
@@ -99,11 +99,19 @@ def read_outputs(outputs: Any, samples: int, *, batched: bool) -> Outputs:
     )
 
 
+def _fields(outputs: Any) -> str:
+    """Return the names of an object's tensors, such as a dataclass's."""
+    held = getattr(outputs, "__dict__", {})
+    names = [repr(n) for n, v in held.items() if isinstance(v, Tensor)]
+    return f" such as {', '.join(names[:6])}" if names else ""
+
+
 def _axis_advice(value: Tensor, samples: int) -> str:
     if samples == 1:
         return (
-            " A model that squeezes drops the sample axis of a batch of one;"
-            " squeeze a named axis, y.squeeze(-1), instead"
+            " If the inputs are one sample without a batch axis, pass x[None]. A model"
+            " that squeezes drops the sample axis of a batch of one; squeeze a named"
+            " axis, y.squeeze(-1), instead"
         )
     if value.ndim == 0:
         return (

@@ -78,7 +78,7 @@ def read_target(model: Any) -> Target:
         raise InputError(
             "model must be an nn.Module or a callable; got"
             f" {type(model).__name__}. The order of the arguments is"
-            " (model, inputs, ...)",
+            " (model, inputs, ...): pass the model, not its outputs",
             argument="model",
         )
     owner = getattr(model, "__self__", None)

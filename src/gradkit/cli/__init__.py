@@ -6,7 +6,6 @@ unusable data (one line on stderr, no traceback), 130 interrupted.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -20,6 +19,7 @@ from gradkit.cli._command import (
     USAGE,
     Command,
     UsageError,
+    unknown_name,
 )
 
 __all__ = ["COMMANDS", "Command", "UsageError", "main"]
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gradkit COMMAND --help says what a command takes.
         0
     """
-    first, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or ["-h"]
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    first, *rest = _without_help(given) or ["-h"]
     name = "gradkit"
     try:
         if first not in _ABOUT:
@@ -77,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _without_help(given: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with ``help COMMAND`` as ``COMMAND --help``."""
+    return [given[1], "--help"] if given[1:] and given[0] == "help" else given
+
+
 def _run(command: Command, arguments: Sequence[str]) -> int:
     module = importlib.import_module(f"gradkit.cli.{command.module}")
     try:
@@ -89,10 +95,9 @@ def _chosen(name: str) -> Command:
     commands = {command.name: command for command in COMMANDS}
     if name in commands:
         return commands[name]
-    near = difflib.get_close_matches(name, commands, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
     what = "option" if name.startswith("-") else "command"
-    raise UsageError(f"no {what} {name!r}{hint}; commands are {', '.join(commands)}")
+    unknown = unknown_name(what, name, [*commands, *_ABOUT])
+    raise UsageError(f"{unknown}; commands are {', '.join(commands)}")
 
 
 def _help() -> str:
@@ -115,4 +120,4 @@ def _version() -> str:
     return f"gradkit {importlib.metadata.version('gradkit')}"
 
 
-_ABOUT = {"-h": _help, "--help": _help, "--version": _version}
+_ABOUT = {"-h": _help, "--help": _help, "help": _help, "--version": _version}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 FINE = 0
@@ -55,9 +56,33 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def options(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options that ``arguments`` hold; name the one that is none."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            what = "option" if unknown[0].startswith("-") else "argument"
+            raise UsageError(
+                unknown_name(what, unknown[0], self._option_string_actions)
+            )
+        return options
+
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints, where argparse would print its usage."""
         raise UsageError(message)
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """Return what to say of a name that there is not, with the nearest that there is.
+
+    Example:
+        >>> unknown_name("option", "--dta", ["--data", "--seed"])
+        "no option '--dta' (did you mean --data?)"
+        >>> unknown_name("command", "plough", ["mnist"])
+        "no command 'plough'"
+    """
+    near = difflib.get_close_matches(name.partition("=")[0], known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"no {what} {name!r}{hint}"
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

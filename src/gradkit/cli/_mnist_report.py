@@ -11,7 +11,7 @@ import torch
 
 from gradkit import mnist
 from gradkit.cli._mnist_measures import REFERENCE, TOLERANCES, Difference, Measures
-from gradkit.cli._tables import megabytes, milliseconds, relative, table
+from gradkit.cli._tables import counted, megabytes, milliseconds, relative, table
 
 _HARDEST = 10
 
@@ -49,11 +49,12 @@ def training_text(training: Training) -> str:
     ]
     return "\n".join(
         [
-            f"The network 784-500-10, trained on {training.train_count:,} digits of"
-            f" {training.source} ({training.device}, seed {training.seed})",
+            "The network 784-500-10, trained on"
+            f" {counted(training.train_count, 'digit')} of {training.source}"
+            f" ({training.device}, seed {training.seed})",
             table(["epoch", "loss", "accuracy", "time"], rows),
             f"  test accuracy {training.accuracy:.2%}, of"
-            f" {training.test_count:,} digits",
+            f" {counted(training.test_count, 'digit')}",
         ]
     )
 
@@ -127,7 +128,8 @@ def _gradients_text(measures: Measures) -> str:
     )
     return "\n".join(
         [
-            f"Gradients of {len(measures.labels)} test digits, and how far they are"
+            f"Gradients of {counted(len(measures.labels), 'test digit')}, and how far"
+            " they are"
             " from what they must equal",
             table(["gradient of", "must equal", "shape", "largest", *_HEADS], rows, 2),
             f"  Alone and in the batch, the loss gradient of digit 0 {how}.",
@@ -182,8 +184,9 @@ def _hardest_text(measures: Measures) -> str:
             "The digits that the network learns most from: the largest parameter"
             " gradients",
             table(heads, rows, 0),
-            f"  {len(hardest)} of {len(norms):,} digits hold {share:.0%} of the sum of"
-            f" the norms; the median norm is {float(norms.median()):.3g}.",
+            f"  {len(hardest)} of {counted(len(norms), 'digit')}"
+            f" {'holds' if len(hardest) == 1 else 'hold'} {share:.0%} of the sum of the"
+            f" norms; the median norm is {float(norms.median()):.3g}.",
         ]
     )
 
@@ -191,9 +194,11 @@ def _hardest_text(measures: Measures) -> str:
 def _verdict_text(measures: Measures) -> str:
     lines = []
     if measures.undecided.any():
+        count = int(measures.undecided.sum())
+        have, are = ("has", "it is") if count == 1 else ("have", "they are")
         lines.append(
-            f"{int(measures.undecided.sum())} digits have a ReLU so near 0 that float32"
-            " may round it to either side; they are judged in float64 alone."
+            f"{counted(count, 'digit')} {have} a ReLU so near 0 that float32 may round"
+            f" it to either side; {are} judged in float64 alone."
         )
     limits = " and ".join(
         f"{limit:.0e} in {name}" for name, limit in TOLERANCES.items()

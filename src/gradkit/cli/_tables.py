@@ -57,10 +57,20 @@ def megabytes(number: int) -> str:
 
 
 def relative(number: float) -> str:
-    """Return a small ratio; none at all is said in a word.
+    """Return a small ratio; nothing at all is a plain zero.
 
     Example:
         >>> relative(1.234e-7), relative(0.0)
-        ('1.2e-07', 'none')
+        ('1.2e-07', '0')
     """
-    return f"{number:.1e}" if number else "none"
+    return f"{number:.1e}" if number else "0"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, which takes an s if there are several.
+
+    Example:
+        >>> counted(1, "digit"), counted(1000, "digit"), counted(0, "digit")
+        ('1 digit', '1,000 digits', '0 digits')
+    """
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"

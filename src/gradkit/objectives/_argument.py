@@ -102,8 +102,9 @@ def _shape_advice(values: Tensor, n: int) -> str:
     shape = shape_text(values.shape)
     if values.dim() == 0:
         return (
-            "A mean over the batch would scale every row by 1/N. Reduce over each"
-            " sample's own axes only, or write"
+            "A mean or sum over the batch leaves no number of each sample's own, and"
+            " a mean scales every row by 1/N. Reduce over each sample's own axes"
+            " only, or write"
             " gk.objectives.sample_loss(F.cross_entropy, y)."
         )
     if values.shape == (n, 1):

@@ -140,7 +140,8 @@ def _check_targets(opened: OpenCriterion, outputs: Tensor, targets: Any) -> None
     if targets.shape[:1] != outputs.shape[:1]:
         raise InputError(
             f"objective sample_loss needs one target per sample, {len(outputs)} for"
-            f" outputs of shape {shape_text(outputs.shape)}; got {describe(targets)}.",
+            f" outputs of shape {shape_text(outputs.shape)}; got {describe(targets)}."
+            f"{_lone_target_advice(outputs, targets)}",
             **shapes,
         )
     if opened.is_entrywise and targets.dim() != outputs.dim():
@@ -148,11 +149,33 @@ def _check_targets(opened: OpenCriterion, outputs: Tensor, targets: Any) -> None
             f"objective sample_loss needs targets with the axes of the outputs for"
             f" {opened.name}, which would broadcast one sample's target to others;"
             f" got targets of shape {shape_text(targets.shape)} for outputs of shape"
-            f" {shape_text(outputs.shape)}. Write targets.reshape(outputs.shape).",
+            f" {shape_text(outputs.shape)}.{_entrywise_advice(outputs, targets)}",
             **shapes,
         )
     if opened.takes_classes:
         _check_class_targets(opened, outputs, targets)
+
+
+def _lone_target_advice(outputs: Tensor, targets: Tensor) -> str:
+    # One sample without its axis, as one meets it with batched=False.
+    own = (outputs.shape[1:], outputs.shape[2:])
+    return " Write targets[None]." if len(outputs) == 1 and targets.shape in own else ""
+
+
+def _entrywise_advice(outputs: Tensor, targets: Tensor) -> str:
+    """Return how to give targets the axes of the outputs, where that is known."""
+    if targets.numel() == outputs.numel():
+        return " Write targets.reshape(outputs.shape)."
+    classes = outputs.shape[1] if outputs.dim() == 2 else 1
+    if targets.dim() != 1 or classes == 1 or targets.dtype == torch.bool:
+        return ""
+    if targets.is_floating_point():
+        return (
+            f" Write targets[:, None].expand(-1, {classes}) if all {classes} outputs of"
+            " a sample have one target."
+        )
+    whole = "" if targets.dtype == torch.int64 else ".long()"
+    return f" Write F.one_hot(targets{whole}, {classes}).float() if they are classes."
 
 
 def _check_class_targets(
