@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import gradkit as gk
-from gradkit.errors import SampleDependenceError
+from gradkit.errors import GradkitError, SampleDependenceError
 from reported import methods_of
 
 #: ``"auto"`` and every method that serves ``per_sample_gradients``.
@@ -80,3 +82,31 @@ def refusal(kind: type[Exception], call: Callable[..., Any], *args: Any) -> str:
         call(*args)
     assert type(caught.value) is kind
     return str(caught.value)
+
+
+def ask_all(model: nn.Module, x: Tensor) -> int:
+    """Ask every method about inputs and parameters; return how many answered."""
+    served = 0
+    for method in INPUT_METHODS:
+        with contextlib.suppress(GradkitError):
+            gk.jacobian(model, x, method=method)
+            served += 1
+    for method in PARAMETER_METHODS:
+        with contextlib.suppress(GradkitError):
+            gk.per_sample_gradients(model, x, output_sum, method=method)
+            served += 1
+    return served
+
+
+def with_rows(change: Callable[..., Tensor], kind: str = "inputs") -> gk.Method:
+    """Return a foreign method whose rows are right but for ``change(block, rows)``."""
+    base = gk.METHODS["onehot" if kind == "inputs" else "rows"]
+    right: Any = getattr(base, kind)
+
+    def wrong(task: Any) -> Iterator[gk.Block]:
+        for block in right(task):
+            values = tuple(change(block, v.clone()) for v in block.values)
+            yield block._replace(values=values)
+
+    made: Any = {kind: wrong}
+    return dataclasses.replace(base, name="foreign", through_graph=(), **made)

@@ -75,8 +75,9 @@ FIRST_TRIES = {
         ),
         InputError,
         "per_sample_gradients: objective must return one number per sample, shape"
-        " (5,); got a float32 tensor of shape (). A mean over the batch would scale"
-        " every row by 1/N. Reduce over each sample's own axes only, or write"
+        " (5,); got a float32 tensor of shape (). A mean or sum over the"
+        " batch leaves no number of each sample's own, and a mean scales every row by"
+        " 1/N. Reduce over each sample's own axes only, or write"
         " gk.objectives.sample_loss(F.cross_entropy, y).",
     ),
     "a column of values": (

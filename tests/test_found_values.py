@@ -1,7 +1,5 @@
 """Numbers that were once wrong without a word: aliases, copies, views, results."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
@@ -18,6 +16,7 @@ from found import (
     output_sum,
     refusal,
     weighted,
+    with_rows,
 )
 from gradkit.errors import GradkitError, UnsupportedModelError
 from reported import or_refused
@@ -88,16 +87,17 @@ class TestFrozenParameters:
 
     def test_used_by_the_objective_are_not_lost(self):
         layer, x = nn.Linear(3, 2).double().requires_grad_(False), doubles(4, 3)
+        weight = layer.weight
 
         def objective(y):
-            return y.sum(1) + layer.weight.sum()
+            return y.sum(1) + weight.sum()
 
         def call():
             return gk.per_sample_gradients(layer, x, objective, parameters=["weight"])
 
         text = refusal_or_none(call)
         assert text is not None
-        assert "objective must depend on the outputs alone" in text
+        assert "'weight' is frozen" in text
 
     def test_keep_their_class_and_attributes(self):
         def forward(model, x):
@@ -193,13 +193,7 @@ class TestResults:
 
     @pytest.mark.parametrize("create_graph", [False, True])
     def test_of_a_foreign_method_are_checked_also_with_a_graph(self, create_graph):
-        def doubled(task):
-            for samples, rows, pulled in gk.METHODS["onehot"].inputs(task):
-                yield samples, rows, tuple(2 * p for p in pulled)
-
-        method = dataclasses.replace(
-            gk.METHODS["onehot"], name="doubled", inputs=doubled, through_graph=()
-        )
+        method = with_rows(lambda block, rows: 2 * rows)
         text = refusal(
             UnsupportedModelError,
             lambda: gk.jacobian(
@@ -248,6 +242,43 @@ def test_a_small_source_is_not_excused_by_a_large_one():
         else:
             gap = (found - right).abs().max() / right.abs().max()
             assert gap < 1e-3, method
+
+
+class TestASmallRowDoesNotHideBehindLargeOnes:
+    """Every row is checked on its own scale."""
+
+    SIZES = (1e3, 1e3, 5e-3, 1e3, 1e3, 1e3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_of_another_sample(self, dtype):
+        def doubled(block, rows):
+            rows[2 - block.samples.start] *= 2
+            return rows
+
+        model = weighted(lambda model, x: (x * model.w).sum(1)).to(dtype)
+        for size in (1.0, 5e-6):
+            x = doubles(6, 3).to(dtype).sign() * torch.tensor(self.SIZES)[:, None]
+            x[2] *= size
+            with pytest.raises(UnsupportedModelError, match="ordinary backward"):
+                gk.per_sample_gradients(
+                    model, x.to(dtype), method=with_rows(doubled, "parameters")
+                )
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_of_another_output(self, dtype):
+        def doubled(block, rows):
+            if block.rows.start <= 2 < block.rows.stop:
+                rows[:, 2 - block.rows.start] *= 2
+            return rows
+
+        sizes = torch.tensor(self.SIZES, dtype=dtype)
+        x = doubles(4, 3).to(dtype)
+        with pytest.raises(UnsupportedModelError, match="ordinary backward"):
+            gk.jacobian(
+                lambda x: x.sin().sum(1, keepdim=True) * sizes,
+                x,
+                method=with_rows(doubled),
+            )
 
 
 def test_a_mean_over_no_samples_is_refused_or_zero_like_the_other_sums():

@@ -103,11 +103,10 @@ class _Kind(NamedTuple):
     item: tuple[int, ...]
 
 
-_NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
+_NAMES = tuple(
+    f"{part}-{rest}"
+    for part in ("train", "t10k")
+    for rest in ("images-idx3-ubyte", "labels-idx1-ubyte")
 )
 _IMAGES = _Kind("images", 0x0803, (SIDE, SIDE))
 _LABELS = _Kind("labels", 0x0801, ())

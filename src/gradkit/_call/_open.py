@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -159,6 +159,9 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         start=None if given is None else given.start,
     )
     with guard:
+        looks = recall(target.identity, _look_kind(request, inputs, guard))
+        closely = target.root is None or given is not None or request.renew
+        guard.look(looks, closely=closely or looks.proof_is_due())
         forwards = Forwards(
             target,
             inputs,
@@ -200,6 +203,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         if inputs.batched and given is None:
             proved = prove(task, due=due)
             known.passed()
+        looks.modules = guard.seen() if guard.closely else looks.modules
+        looks.passed()
         yield Call(
             request, target, inputs, guard, forwards, task, planner, known, due,
             proved, entries, form, parameters, values,
@@ -264,6 +269,16 @@ def _refuse_strangers(graph: Graph, parameters: Sequence[Parameter]) -> None:
                 " of the result",
                 argument="parameters",
             )
+
+
+def _look_kind(request: Request, inputs: Inputs, guard: Untouched) -> Hashable:
+    """Return what a close look at a forward holds for, before it has run."""
+    return (
+        request.function,
+        tuple((t.tensor.shape, t.tensor.dtype, t.role) for t in inputs.tensors),
+        tuple(m.training for m in guard.modules()),
+        tuple(guard.state.settings),
+    )
 
 
 def _kind(

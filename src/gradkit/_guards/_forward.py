@@ -111,7 +111,7 @@ class Forwards:
                 for t, i in zip(leaf, self.inputs.tensors, strict=True)
                 if i.differentiable
             ]
-            found = tuple(watch.found)
+            found = tuple(getattr(watch, "found", ()))
             return Graph(read, sources, None, count, tuple(floating), found)
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1
@@ -255,12 +255,15 @@ class Forwards:
         picked = self.selector.pick(outputs)
         return of.only() if self.selector.module is not None else picked
 
-    def watch(self, *, look_ups: bool = False) -> Watch:
+    def watch(self, *, look_ups: bool = False) -> AbstractContextManager[Any]:
+        """Return what watches a forward's operations, where there is need to."""
         replaced = [
             p
             for p, live in zip(self.parameters, self._live, strict=True)
             if live is not p.tensor
         ]
+        if not (self.guard.closely or look_ups or replaced):
+            return nullcontext()
         return Watch(
             self.guard.state,
             replaced,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ class Known:
 
     calls: int = 0
     bytes_per_unit: dict[str, int] = field(default_factory=dict)
+    #: Modules that the model was seen to call although its own list lacks them.
+    modules: list[ref[Any]] = field(default_factory=list)
 
     def proof_is_due(self) -> bool:
         """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""

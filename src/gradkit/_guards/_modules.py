@@ -182,6 +182,11 @@ class ModuleState:
             if not tensor.is_inference() and not self._stand_ins.needed(tensor)
         )
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield the leaf tensors that were met."""
+        for tensor, _ in self._flags.values():
+            yield tensor
+
     def bare(self) -> list[Tensor]:
         """Return the tensors that are the caller's own even during the call."""
         return [t for t, _ in self._flags.values() if not self._stand_ins.needed(t)]

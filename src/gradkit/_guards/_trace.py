@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.nn.utils import parametrize
 
 from gradkit._guards._autocast import Autocast
+from gradkit._guards._memory import Known
 from gradkit._guards._modules import ModuleState, devices_of
 from gradkit._guards._random import RandomState, seed_torch
+from gradkit._guards._settings import quiet_settings
 from gradkit._problem._inputs import as_position
 from gradkit._problem._target import (
     Target,
@@ -97,17 +98,16 @@ class Untouched:
         self.moved: list[str] = []
         self.devices: list[torch.device] = []
         self.autocast = Autocast(())
+        self.closely = True
 
     def __enter__(self) -> Untouched:
         stack = self._stack
         try:
-            stack.enter_context(torch.inference_mode(False))
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(_eager())
-            stack.enter_context(_no_autocast_cache())
-            stack.enter_context(_no_transform_warnings())
-            stack.enter_context(_no_attention_fast_path())
-            stack.enter_context(_no_parametrization_cache())
+            stack.enter_context(quiet_settings())
             stack.callback(self.state.restore)
             if self.target.root is not None:
                 self.adopt(self.target.root)
@@ -119,8 +119,6 @@ class Untouched:
             self._read_random()
             self.autocast = Autocast.of(self.devices)
             stack.enter_context(self.autocast.off())
-            hook = register_module_forward_pre_hook(self._meet)
-            stack.callback(hook.remove)
         except BaseException:
             stack.close()
             raise
@@ -129,10 +127,32 @@ class Untouched:
     def __exit__(self, *exception: Any) -> None:
         self._stack.close()
 
-    def _read_random(self) -> None:
+    def look(self, seen: Known, *, closely: bool) -> None:
+        """Say how the forwards of this call are watched.
+
+        Closely, every module that is called is met, also one that the model holds out
+        of sight, and every operation is seen before it runs. A model that has passed
+        is looked at closely again at calls 2, 4, 8, …; in between, what it was seen to
+        call is recorded at once, and writes are noticed afterwards.
+        """
+        for reference in seen.modules:
+            module = reference()
+            if module is not None:
+                self.adopt(module)
+        couples = self.batched and any(map(couples_samples, self.modules()))
+        self.closely = closely or couples
+        if self.closely:
+            hook = register_module_forward_pre_hook(self._meet)
+            self._stack.callback(hook.remove)
+
+    def seen(self) -> list[weakref.ref[nn.Module]]:
+        """Return the modules met that the model's own list lacks."""
         root = self.target.root
-        held = [] if root is None else [*root.parameters(), *root.buffers()]
-        self.devices = devices_of([*self._tensors, *held])
+        own = set() if root is None else {id(m) for m in root.modules()}
+        return [weakref.ref(m) for m in self.modules() if id(m) not in own]
+
+    def _read_random(self) -> None:
+        self.devices = devices_of([*self._tensors, *self.state.tensors()])
         self._before = self.start = RandomState(self.devices, self.state.generators)
         self._stack.callback(self._before.restore)
         if self._given_start is not None:
@@ -229,52 +249,3 @@ def _read_seed(seed: Any) -> int | None:
             f"seed must be a whole number; got {type(seed).__name__}", argument="seed"
         )
     return number
-
-
-@contextmanager
-def _no_autocast_cache() -> Iterator[None]:
-    """Keep casts made here out of the caller's autocast region.
-
-    A cast made where gradients are off would be reused by the caller's own
-    forward, which would then get no gradient.
-    """
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-
-
-@contextmanager
-def _no_transform_warnings() -> Iterator[None]:
-    """Silence what torch says of its own transforms; the model's warnings pass."""
-    with warnings.catch_warnings():
-        for text in (
-            "There is a performance drop because we have not yet implemented",
-            ".*torch.jit.script.* is deprecated",
-        ):
-            warnings.filterwarnings("ignore", message=text)
-        yield
-
-
-@contextmanager
-def _no_parametrization_cache() -> Iterator[None]:
-    """Keep parametrized weights computed here, or by the caller, apart."""
-    cached, depth = parametrize._cache, parametrize._cache_enabled
-    parametrize._cache, parametrize._cache_enabled = {}, 0
-    try:
-        yield
-    finally:
-        parametrize._cache, parametrize._cache_enabled = cached, depth
-
-
-@contextmanager
-def _no_attention_fast_path() -> Iterator[None]:
-    """Run attention modules as plain operations: the fused path has no derivative."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

@@ -80,8 +80,10 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
         >>> unknown_name("command", "plough", ["mnist"])
         "no command 'plough'"
     """
-    near = difflib.get_close_matches(name.partition("=")[0], known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+    # Without dashes, in which all options are alike.
+    bare = {text.lstrip("-"): text for text in known}
+    near = difflib.get_close_matches(name.partition("=")[0].lstrip("-"), bare, n=1)
+    hint = f" (did you mean {bare[near[0]]}?)" if near else ""
     return f"no {what} {name!r}{hint}"
 
 
