@@ -28,7 +28,7 @@ def doubles(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-class Holding(nn.Module):
+class _Holding(nn.Module):
     """A module of one function of itself and the inputs, and of what it holds."""
 
     def __init__(self, function: Callable[..., Any], **held: Any) -> None:
@@ -41,7 +41,11 @@ class Holding(nn.Module):
         return self.function(self, *inputs)
 
 
-def weighted(function: Callable[..., Any], width: int = 3, **held: Any) -> Holding:
+# Whatever it holds has the type it was given with, which no checker can know.
+Holding: Any = _Holding
+
+
+def weighted(function: Callable[..., Any], width: int = 3, **held: Any) -> Any:
     """Return a module with one parameter ``w`` of ``width`` random numbers."""
     return Holding(function, w=nn.Parameter(doubles(width)), **held)
 

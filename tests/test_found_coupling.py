@@ -125,6 +125,29 @@ class TestSomethingChangesBetweenCalls:
         self.coupled_once_changed(model, lambda: held.update(shift=1))
 
 
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_proof_that_held_is_remembered(ids):
+    forwards = []
+
+    def forward(model, x):
+        forwards.append(len(x))
+        return model.layer(x)
+
+    model, x = Holding(forward, layer=nn.Linear(3, 2).double()), doubles(6, 3)
+    if ids:  # as models of text keep the positions of their tokens
+        model.register_buffer("ids", torch.arange(3))
+    counts = []
+    for _ in range(CALLS):
+        forwards.clear()
+        gk.jacobian(model, x)
+        counts.append(len(forwards))
+    proving, quiet = counts[0], counts[2]
+    assert quiet < proving
+    # Renewed at calls 2, 4 and 8.
+    renewed = [n in (1, 2, 4, 8) for n in range(1, CALLS + 1)]
+    assert counts == [proving if due else quiet for due in renewed]
+
+
 class TestPathsThatInputsDoNotSee:
     """Samples that meet through integers, detached values or a Python branch."""
 

@@ -1,6 +1,7 @@
 """Sums that stalled, and methods let through, in few digits or under autocast."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -104,28 +105,6 @@ class TestForwardModeSeesThroughConstants:
         with pytest.raises(UnsupportedModelError, match="no_grad"):
             gk.jacobian(self.casting, x, method="jacfwd")
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-    def test_refused_where_the_model_asks_for_its_precision(self, dtype):
-        def model(x):
-            with torch.set_grad_enabled(x.dtype == torch.float64):
-                constant = x * 1.0
-            return x + 0.5 * constant
-
-        with pytest.raises(UnsupportedModelError, match="no_grad"):
-            gk.jacobian(model, doubles(4, 3).to(dtype), method="jacfwd")
-
-    def test_refused_where_the_model_asks_for_autocast(self, device):
-        kind = torch.device(device).type
-
-        def model(x):
-            with torch.set_grad_enabled(not torch.is_autocast_enabled(kind)):
-                constant = x * 1.0
-            return x + 0.5 * constant
-
-        x = torch.randn(4, 3)
-        with autocast(device), pytest.raises(UnsupportedModelError, match="no_grad"):
-            gk.jacobian(model, x, method="jacfwd")
-
     @pytest.mark.parametrize("scale", [1e2, 1e4])
     def test_refused_in_a_small_entry_beside_a_large_one(self, scale):
         def model(x):
@@ -179,19 +158,23 @@ class TestAutocast:
     @pytest.mark.parametrize(
         "norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8)], ids=["layer", "group"]
     )
-    def test_serves_norms_by_transforms(self, device, norm):
+    def test_of_norms_is_right_or_refused(self, device, norm):
         norm = copy.deepcopy(norm).to(device)
         model = nn.Sequential(nn.Linear(6, 8), norm, nn.Softmax(-1), nn.Linear(8, 3))
         x = torch.randn(5, 6)
         with autocast(device):
-            right = gk.jacobian(model, x, method="onehot").float()
-            found = gk.jacobian(model, x, method="jacrev").float()
-            torch.testing.assert_close(found, right, rtol=0.05, atol=0.01)
-            right = gk.per_sample_gradients(model, x, output_sum, method="rows").flat()
-            found = gk.per_sample_gradients(model, x, output_sum, method="vmap").flat()
-            gap = (found - right).norm() / right.norm()
-            assert right.any()
-            assert gap < 0.03
+            outputs = model(x).float().sum(1)
+            weight = model[0].weight
+            alone = [
+                torch.autograd.grad(y, weight, retain_graph=True)[0] for y in outputs
+            ]
+            right = torch.stack(alone)
+            for method in methods_of(gk.per_sample_gradients):
+                with or_refused("scalar type") if method == "vmap" else nullcontext():
+                    found = gk.per_sample_gradients(
+                        model, x, output_sum, method=method
+                    )["0.weight"]
+                    assert (found - right).norm() < 0.03 * right.norm()
 
     def test_is_as_it_was_afterwards(self, device):
         kind = torch.device(device).type

@@ -235,11 +235,8 @@ def test_a_small_source_is_not_excused_by_a_large_one():
     inputs = (torch.randn(4, 3, 2), torch.randn(4, 15))
     right = gk.jacobian(model, inputs, method="onehot")[0]
     for method in ("auto", "jacrev", "vmap", "loop"):
-        try:
+        with or_refused("ordinary backward"):
             found = gk.jacobian(model, inputs, method=method)[0]
-        except UnsupportedModelError as error:
-            assert "ordinary backward" in str(error)
-        else:
             gap = (found - right).abs().max() / right.abs().max()
             assert gap < 1e-3, method
 

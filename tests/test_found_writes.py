@@ -17,26 +17,27 @@ def _on_device(device):
         yield
 
 
+WRITES = {
+    "init": lambda w: nn.init.normal_(w),
+    "overload": lambda w: torch.ops.aten.mul_.Scalar(w, 2.0),
+    "method": lambda w: w.mul_(2),
+    "through data": lambda w: w.data.mul_(2),
+    "through a view": lambda w: w.detach()[:2].zero_(),
+    "item": lambda w: w.detach().__setitem__(0, 9.0),
+    "operator": lambda w: w.data.__iadd__(1),
+    "out": lambda w: torch.add(w.detach(), 1, out=w.detach()),
+}
+
+
 class TestWrites:
     """A parameter that the forward writes to: refused, and its values are kept."""
-
-    WRITES = {
-        "init": lambda w: nn.init.normal_(w),
-        "overload": lambda w: torch.ops.aten.mul_.Scalar(w, 2.0),
-        "method": lambda w: w.mul_(2),
-        "through data": lambda w: w.data.mul_(2),
-        "through a view": lambda w: w.detach()[:2].zero_(),
-        "item": lambda w: w.detach().__setitem__(0, 9.0),
-        "operator": lambda w: w.data.__iadd__(1),
-        "out": lambda w: torch.add(w.detach(), 1, out=w.detach()),
-    }
 
     @pytest.mark.parametrize("name", WRITES)
     @pytest.mark.parametrize("place", ["parameter", "list", "attribute", "buffer"])
     def test_are_refused(self, name, place):
         def forward(model, x):
             with torch.no_grad():
-                self.WRITES[name](written)
+                WRITES[name](written)
             return x * model.w * written
 
         written = nn.Parameter(doubles(3))

@@ -1,5 +1,6 @@
 """What README.md says of methods and commands, compared with the code."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -56,3 +57,19 @@ def test_every_linked_page_exists():
     assert links
     for link in links:
         assert (README.parent / link).is_file(), link
+
+
+def test_its_table_of_arguments_names_what_there_is(lines):
+    table = first_cells(lines, "| to say | write |")
+    said = " ".join(cells[0] for cells in table.values())
+    objectives = table["what each sample's number is"][0]
+    assert set(re.findall(r"`(\w+)`", objectives)) == set(gk.objectives.__all__)
+    taken = {
+        name
+        for function in (gk.input_gradients, gk.per_sample_gradients)
+        for name in inspect.signature(function).parameters
+    }
+    named = set(re.findall(r"`(\w+)=", said))
+    assert named == {"wrt", "of", "parameters", "with_values"}
+    assert named <= taken
+    assert "`gk.shared(" in said
