@@ -282,7 +282,7 @@ class TestHonestModelsAreServed:
             (slope,) = torch.autograd.grad(net(grown).sum(), grown, create_graph=True)
             return slope.norm(dim=1)
 
-        weight = net[0].weight
+        weight = net.get_parameter("0.weight")
         right = [torch.autograd.grad(plain(s[None]).sum(), weight)[0] for s in x]
         rows = gk.per_sample_gradients(penalty, x, parameters=net)
         assert_rows(rows["0.weight"], torch.stack(right))

@@ -164,7 +164,7 @@ class TestAutocast:
         x = torch.randn(5, 6)
         with autocast(device):
             outputs = model(x).float().sum(1)
-            weight = model[0].weight
+            weight = model.get_parameter("0.weight")
             alone = [
                 torch.autograd.grad(y, weight, retain_graph=True)[0] for y in outputs
             ]

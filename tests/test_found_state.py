@@ -3,6 +3,8 @@
 import collections
 import copy
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +159,7 @@ class TestObjectsHeld:
 
 class TestScriptedModules:
     @staticmethod
-    def networks():
+    def networks() -> Iterator[Any]:
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
         yield torch.jit.script(net)
         yield torch.jit.trace(copy.deepcopy(net), doubles(2, 3))
@@ -185,7 +187,8 @@ class TestScriptedModules:
     @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
     def test_keep_their_running_statistics(self):
         net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
-        model, x = torch.jit.script(net), doubles(5, 3)
+        model: Any = torch.jit.script(net)
+        x = doubles(5, 3)
         before = {name: bits(b) for name, b in model.named_buffers()}
         ask_all(model, x)
         assert {name: bits(b) for name, b in model.named_buffers()} == before

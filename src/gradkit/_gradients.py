@@ -65,8 +65,8 @@ def input_gradients(
         UnsupportedModelError: ``method`` cannot differentiate ``model``.
 
     Cost:
-        One forward and one backward pass. Now and then two more backward passes,
-        which prove that samples are independent.
+        One forward and one backward pass; and the proof that samples are
+        independent, as in :func:`jacobian`.
 
     Example:
         >>> import torch
@@ -140,7 +140,8 @@ def per_sample_gradients(
         UnsupportedModelError: ``method`` cannot differentiate ``model``.
 
     Cost:
-        One forward pass; then ``N`` pullbacks, vmapped over samples.
+        One forward pass; then ``N`` pullbacks, vmapped over samples, with a forward
+        pass of their own; and the proof, as in :func:`jacobian`.
 
     Example:
         >>> import torch

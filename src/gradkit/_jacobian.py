@@ -82,8 +82,9 @@ def jacobian(
 
     Cost:
         One forward pass; then ``K = prod(out)`` backward rows (reverse mode) or
-        ``prod(in)`` forward columns (``jacfwd``). Now and then two more rows, which
-        prove that samples are independent.
+        ``prod(in)`` forward columns (``jacfwd``). At a model's 1st, 2nd, 4th, 8th, …
+        call of a kind (a plain function: at every call) up to five more forward
+        passes and a few rows, which prove that samples are independent.
 
     Example:
         >>> import torch
@@ -154,7 +155,8 @@ def parameter_jacobian(
         UnsupportedModelError: ``method`` cannot differentiate ``model``.
 
     Cost:
-        One forward pass; then ``N·K`` pullbacks, vmapped over samples.
+        One forward pass; then ``N·K`` pullbacks, vmapped over samples, with a
+        forward pass of their own; and the proof, as in :func:`jacobian`.
 
     Example:
         >>> import torch

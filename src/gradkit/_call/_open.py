@@ -191,14 +191,14 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         task = Task(
             request.kind, graph, forwards, planner, cotangent, request.create_graph
         )
-        if given is None:
-            refuse_lost_gradient(task)
         # What a function of the outputs picks today it may not pick tomorrow.
         unnamed = request.of is not None and selector.name is None
         # Nor is it seen what a plain function reads from around it.
         unnamed = unnamed or target.root is None
         due = known.proof_is_due() or request.renew or unnamed
         due = due and given is None
+        if given is None:
+            refuse_lost_gradient(task, due=due)
         proved = True
         if inputs.batched and given is None:
             proved = prove(task, due=due)

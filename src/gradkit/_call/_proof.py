@@ -53,13 +53,17 @@ def prove(task: Task, *, due: bool) -> bool:
     return True
 
 
-def refuse_lost_gradient(task: Task) -> None:
+def refuse_lost_gradient(task: Task, *, due: bool) -> None:
     """Refuse outputs that depend on the inputs but carry no gradient.
 
     A constant has derivative zero. What a ``torch.no_grad`` block computes has not,
-    although autograd knows as little of it.
+    although autograd knows as little of it. Where other outputs do carry one, it is
+    looked for when the proof is due; an objective may leave such an output alone.
     """
-    if not task.samples or any(t.requires_grad for t in task.graph.outputs.tensors):
+    lost = [not t.requires_grad for t in task.graph.outputs.tensors]
+    if not task.samples or not any(lost):
+        return
+    if not all(lost) and (not due or task.cotangent is not None):
         return
     index = None
     if task.batched and task.kind == "parameters":
@@ -71,14 +75,16 @@ def refuse_lost_gradient(task: Task) -> None:
     except Exception:
         return  # the model refuses such inputs; nothing can be told
     base = task.graph.values()
-    if bool(((base == other) | (base.isnan() & other.isnan())).all()):
-        return
-    raise UnsupportedModelError(
-        "the outputs depend on the inputs but carry no gradient, so every derivative"
-        " would be zero: the model computes them under torch.no_grad or inference_mode,"
-        " or through detach, numpy, argmax or torch.tensor. Take that away, or choose"
-        " another output with of="
-    )
+    same = (base == other) | (base.isnan() & other.isnan())
+    widths = task.graph.outputs.widths
+    for is_lost, part in zip(lost, same.split(widths, 1), strict=True):
+        if is_lost and not bool(part.all()):
+            raise UnsupportedModelError(
+                "an output depends on the inputs but carries no gradient, so its"
+                " derivative would be zero everywhere: the model computes it under"
+                " torch.no_grad or inference_mode, or through detach, numpy, argmax or"
+                " torch.tensor. Take that away, or choose another output with of="
+            )
 
 
 def _refuse_values_from_others(task: Task) -> None:
@@ -115,15 +121,21 @@ def _moved_by_others(task: Task, base: Tensor) -> int | None:
     generator = torch.Generator(device="cpu")
     generator.seed()
     order = torch.randperm(samples, generator=generator, device="cpu")
-    halves = order[: samples // 2], order[samples // 2 :]
+    first, second = order[: samples // 2], order[samples // 2 :]
     found = None
-    for kept, changed in (halves, halves[::-1], (order[:1], order[1:])):
+    # Slightly and grossly other values, since a branch may not tell slight ones apart.
+    for kept, changed, nudge in (
+        (first, second, 2**-4),
+        (second, first, -2.0),
+        (order[:1], order[1:], -2.0),
+    ):
         drawn = torch.randint(
             len(kept), (len(changed),), generator=generator, device="cpu"
         )
         index = torch.arange(samples, device="cpu")
         index[changed] = kept[drawn]
-        found = _moved(task, base, index, kept, _SAME_SHAPE)
+        # Nudged, since equal samples could tie where different ones do not.
+        found = _moved(task, base, index, kept, _SAME_SHAPE, (changed, nudge))
         if found is not None:
             break
     if found is None:
@@ -142,17 +154,25 @@ _OTHER_SHAPE = 1e5
 
 
 def _moved(
-    task: Task, base: Tensor, index: Tensor, kept: Tensor, units: float
+    task: Task,
+    base: Tensor,
+    index: Tensor,
+    kept: Tensor,
+    units: float,
+    changed: tuple[Tensor, float] | None = None,
 ) -> int | None:
     """Return which of the ``kept`` samples moves in the batch ``index``, if any."""
-    other = _values(task, index)
+    other = _values(task, index, changed)
     return None if other is None else _first_moved(base, other, kept, units)
 
 
-def _values(task: Task, index: Tensor) -> Tensor | None:
+def _values(
+    task: Task, index: Tensor, changed: tuple[Tensor, float] | None = None
+) -> Tensor | None:
     """Return the outputs ``(N, K)`` of other samples in the places of these."""
     try:
-        return task.forwards.graph(index).values()
+        rows, nudge = (None, 0.0) if changed is None else changed
+        return task.forwards.graph(index, nudge=nudge, rows=rows).values()
     except torch.OutOfMemoryError:
         raise
     except Exception:

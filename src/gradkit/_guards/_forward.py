@@ -76,12 +76,16 @@ class Forwards:
     # -- the ordinary graph ---------------------------------------------------
 
     def graph(
-        self, samples: slice | Tensor | None = None, *, nudge: float = 0.0
+        self,
+        samples: slice | Tensor | None = None,
+        *,
+        nudge: float = 0.0,
+        rows: Tensor | None = None,
     ) -> Graph:
         """Run the model on the batch, or on some of its samples.
 
         With ``nudge`` the floating inputs that are differentiated by (all, where none
-        is) are moved by so much of their size.
+        is) are moved by so much of their size, in ``rows`` alone if they are given.
         """
         tensors = [t.tensor for t in self.inputs.tensors]
         if samples is not None and self.inputs.batched:
@@ -90,7 +94,7 @@ class Forwards:
                 for t in self.inputs.tensors
             ]
         if nudge:
-            tensors = [self._nudged(i, t, nudge) for i, t in enumerate(tensors)]
+            tensors = [self._nudged(i, t, nudge, rows) for i, t in enumerate(tensors)]
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
         count = self._count(samples)
         captures = [
@@ -133,11 +137,19 @@ class Forwards:
             return tensor.detach().requires_grad_()
         return tensor if self.connected else tensor.detach()
 
-    def _nudged(self, index: int, tensor: Tensor, amount: float) -> Tensor:
-        moved = index in self._wanted or not self._wanted
-        if not moved or not tensor.is_floating_point():
+    def _nudged(
+        self, index: int, tensor: Tensor, amount: float, rows: Tensor | None
+    ) -> Tensor:
+        if not tensor.is_floating_point():
             return tensor
-        return tensor.detach() * (1 + amount) + amount
+        if rows is None:
+            moved = index in self._wanted or not self._wanted
+            return tensor.detach() * (1 + amount) + amount if moved else tensor
+        if self.inputs.tensors[index].role != "sample":
+            return tensor
+        changed, rows = tensor.detach().clone(), rows.to(tensor.device)
+        changed[rows] = changed[rows] * (1 + amount) + amount
+        return changed
 
     def _place(self, tensors: Sequence[Tensor]) -> None:
         for parameter, tensor in zip(self.parameters, tensors, strict=True):
