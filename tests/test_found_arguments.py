@@ -1,5 +1,7 @@
 """Arguments that were misread, crashed, or were overwritten: ``out=``, names, sets."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -101,6 +103,18 @@ class TestNames:
         )
         assert torch.equal(rows["a"], torch.ones(4, 2).double())
         assert torch.equal(rows["b"], torch.full((4, 2), 2.0).double())
+
+    @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+    def test_of_a_compiled_child_carry_no_wrapper(self):
+        child: Any = torch.compile(nn.Linear(3, 4).double(), backend="eager")
+        model = nn.Sequential(child, nn.Tanh(), nn.Linear(4, 2).double())
+        rows = gk.per_sample_gradients(model, doubles(5, 3), output_sum)
+        names = ["0.weight", "0.bias", "2.weight", "2.bias"]
+        assert list(rows) == names
+        chosen = gk.per_sample_gradients(
+            model, doubles(5, 3), output_sum, parameters=["0.weight"]
+        )
+        assert list(chosen) == names[:1]
 
 
 class TestParameterJacobianArguments:

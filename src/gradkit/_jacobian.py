@@ -83,7 +83,7 @@ def jacobian(
     Cost:
         One forward pass; then ``K = prod(out)`` backward rows (reverse mode) or
         ``prod(in)`` forward columns (``jacfwd``). At a model's 1st, 2nd, 4th, 8th, …
-        call of a kind (a plain function: at every call) up to five more forward
+        call of a kind (a plain function: at every call) up to seven more forward
         passes and a few rows, which prove that samples are independent.
 
     Example:

@@ -97,14 +97,16 @@ def _refuse_values_from_others(task: Task) -> None:
     if not task.samples:
         return
     base = task.graph.values()
-    # Alone, the first sample also fills a cache that the model keeps outside itself
-    # with sound values, before a transform could leave its wrappers in it.
-    alone = torch.zeros(1, dtype=torch.long, device="cpu")
+    generator = torch.Generator(device="cpu")
+    generator.seed()
+    # Alone, a sample also fills a cache that the model keeps outside itself with sound
+    # values, before a transform could leave its wrappers in it.
+    alone = torch.randint(task.samples, (1,), generator=generator, device="cpu")
     found = None
     if not task.forwards.guard.drew:
         found = _moved(task, base, alone, alone, _OTHER_SHAPE)
     if found is None:
-        found = _moved_by_others(task, base)
+        found = _moved_by_others(task, base, generator)
     if found is not None:
         raise SampleDependenceError(
             f"samples must be independent; the output of sample {found} changes when"
@@ -113,13 +115,13 @@ def _refuse_values_from_others(task: Task) -> None:
         )
 
 
-def _moved_by_others(task: Task, base: Tensor) -> int | None:
+def _moved_by_others(
+    task: Task, base: Tensor, generator: torch.Generator
+) -> int | None:
     """Return a sample whose output moves when others' values do."""
     samples = task.samples
     if samples < 2:
         return None
-    generator = torch.Generator(device="cpu")
-    generator.seed()
     order = torch.randperm(samples, generator=generator, device="cpu")
     first, second = order[: samples // 2], order[samples // 2 :]
     found = None
@@ -127,6 +129,7 @@ def _moved_by_others(task: Task, base: Tensor) -> int | None:
     for kept, changed, nudge in (
         (first, second, 2**-4),
         (second, first, -2.0),
+        (order[:1], order[1:], 4.0),
         (order[:1], order[1:], -2.0),
     ):
         drawn = torch.randint(
@@ -163,7 +166,13 @@ def _moved(
 ) -> int | None:
     """Return which of the ``kept`` samples moves in the batch ``index``, if any."""
     other = _values(task, index, changed)
-    return None if other is None else _first_moved(base, other, kept, units)
+    if other is None:
+        return None
+    places = kept.to(base.device)
+    # A batch of the kept samples alone holds them in order.
+    after = other if len(other) == len(places) else other[places]
+    moved = _differs(base[places], after, units)
+    return int(kept[moved.nonzero()[0, 0]]) if bool(moved.any()) else None
 
 
 def _values(
@@ -180,20 +189,14 @@ def _values(
         return None
 
 
-def _first_moved(base: Tensor, other: Tensor, kept: Tensor, units: float) -> int | None:
-    """Return the first sample whose outputs moved by more than rounding."""
-    kept = kept.to(base.device)
-    before, after = base[kept], other[kept]
+def _differs(before: Tensor, after: Tensor, units: float) -> Tensor:
+    """Return, per sample, whether its outputs moved by more than rounding."""
     same = (before == after) | (before.isnan() & after.isnan())
-    if bool(same.all()):
-        return None
     size = before.abs().nan_to_num(posinf=0.0).amax(1, keepdim=True)
     gap = torch.where(same, 0.0, (before - after).abs())
-    eps = torch.finfo(base.dtype).eps
+    eps = torch.finfo(before.dtype).eps
     most = 0.03 if units == _SAME_SHAPE else 0.3  # of so few digits
-    moved = ~(gap <= min(units * eps, most) * size)
-    moved = moved.any(1)
-    return int(kept[moved.nonzero()[0, 0]]) if bool(moved.any()) else None
+    return (~(gap <= min(units * eps, most) * size)).any(1)
 
 
 def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
