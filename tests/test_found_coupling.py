@@ -204,13 +204,15 @@ class TestPathsThatInputsDoNotSee:
         assert_always_coupled(12, draw)
 
     @pytest.mark.parametrize("method", PARAMETER_METHODS)
-    def test_a_sum_over_the_batch_that_picks_a_branch(self, method):
+    @pytest.mark.parametrize("decider", ["none", "first"])
+    def test_a_sum_over_the_batch_that_picks_a_branch(self, method, decider):
         def forward(model, x):
             return (x * model.w).sum(1) * (2 if x.sum() > 0 else 3)
 
         for _ in range(10):
             x = doubles(6, 3).abs()
-            x[0] *= -0.1  # the batch takes one branch, and this alone the other
+            # Alone, the first or all others take another branch than in the batch.
+            x[0] *= -100 if decider == "first" else -0.1
             with or_refused("must be independent|ordinary backward|data-dependent"):
                 gk.per_sample_gradients(weighted(forward), x, method=method)
                 raise AssertionError("served")

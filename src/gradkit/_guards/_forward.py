@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
 from gradkit._guards._notes import annotate
-from gradkit._guards._private import like_original
+from gradkit._guards._starts import kernels, live, nudged, some
 from gradkit._guards._trace import Untouched
 from gradkit._guards._watch import Watch
 from gradkit._problem._inputs import Inputs
@@ -54,7 +53,7 @@ class Forwards:
         self.target, self.inputs, self.guard = target, inputs, guard
         self.selector, self.entries, self.connected = selector, entries, connected
         self.parameters = tuple(parameters)
-        self._live = [_live(p) for p in parameters]
+        self._live = [live(p) for p in parameters]
         self._wanted = {i for e in entries for i in e.positions}
         for module in [e.module for e in entries] + [selector.module]:
             if module is not None:
@@ -90,7 +89,7 @@ class Forwards:
         tensors = [t.tensor for t in self.inputs.tensors]
         if samples is not None and self.inputs.batched:
             tensors = [
-                _some(t.tensor, samples) if t.role == "sample" else t.tensor
+                some(t.tensor, samples) if t.role == "sample" else t.tensor
                 for t in self.inputs.tensors
             ]
         if nudge:
@@ -102,7 +101,7 @@ class Forwards:
         ]
         with (
             self.guard.forward(),
-            _kernels(twice=self.connected),
+            kernels(twice=self.connected),
             self.watch(look_ups=self._look_ups) as watch,
         ):
             self._place(self._live)
@@ -140,16 +139,12 @@ class Forwards:
     def _nudged(
         self, index: int, tensor: Tensor, amount: float, rows: Tensor | None
     ) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
         if rows is None:
-            moved = index in self._wanted or not self._wanted
-            return tensor.detach() * (1 + amount) + amount if moved else tensor
-        if self.inputs.tensors[index].role != "sample":
-            return tensor
-        changed, rows = tensor.detach().clone(), rows.to(tensor.device)
-        changed[rows] = changed[rows] * (1 + amount) + amount
-        return changed
+            moves = index in self._wanted or not self._wanted
+        else:
+            moves = self.inputs.tensors[index].role == "sample"
+        moves = moves and tensor.is_floating_point()
+        return nudged(tensor, amount, rows) if moves else tensor
 
     def _place(self, tensors: Sequence[Tensor]) -> None:
         for parameter, tensor in zip(self.parameters, tensors, strict=True):
@@ -301,28 +296,3 @@ class Forwards:
                 outputs=widths,
             )
         return replace(first, tensors=read.tensors)
-
-
-def _some(tensor: Tensor, samples: slice | Tensor) -> Tensor:
-    if isinstance(samples, Tensor):
-        samples = samples.to(tensor.device)
-    return tensor[samples]
-
-
-def _kernels(*, twice: bool) -> AbstractContextManager[Any]:
-    """Return where fused attention is opened, which has no second derivative."""
-    return sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
-
-
-def _live(parameter: Parameter) -> Tensor:
-    """Return the tensor to differentiate with respect to in the ordinary graph.
-
-    The parameter itself, so that a use of it from wherever is seen; a private one
-    where it is frozen, or has hooks that a backward would call.
-    """
-    tensor = parameter.tensor
-    if tensor.requires_grad and not tensor._backward_hooks:
-        return tensor
-    if not parameter.slots:
-        return tensor
-    return like_original(tensor, tensor.detach(), requires_grad=True)

@@ -44,10 +44,7 @@ def _columns(task: Task) -> Iterator[tuple[slice, slice, Tensor]]:
             if not task.batched:
                 return (shifted(sources, others)[None],)
             given = tuple(s[samples] for s in sources)
-            part = tuple(
-                t if d is None else t[samples]
-                for t, d in zip(others, dims, strict=True)
-            )
+            part = task.part(others, dims, samples)
             return (torch.func.vmap(shifted, in_dims=(0, dims))(given, part),)
 
     for samples, columns, (values,) in task.planner.tiles(

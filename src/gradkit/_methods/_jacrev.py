@@ -31,10 +31,7 @@ def _rows(task: Task) -> Iterator[Block]:
                 found = tuple(v[None] for v in jacobian(sources, others))
             else:
                 given = sources if lead is None else tuple(s[samples] for s in sources)
-                part = tuple(
-                    t if d is None else t[samples]
-                    for t, d in zip(others, dims, strict=True)
-                )
+                part = task.part(others, dims, samples)
                 found = torch.func.vmap(jacobian, in_dims=(lead, dims))(given, part)
         return tuple(v.flatten(2) if v.ndim > 2 else v[..., None] for v in found)
 

@@ -92,6 +92,12 @@ class Task:
             return weights.to(self.graph.dtype)
         return self.cotangent * weights.to(self.cotangent.dtype)
 
+    def part(self, tensors: Values, dims: Any, samples: slice) -> Values:
+        """Return the tensors that ``dims`` says have samples, cut to ``samples``."""
+        return tuple(
+            t if d is None else t[samples] for t, d in zip(tensors, dims, strict=True)
+        )
+
     def function(self) -> tuple[Callable[..., Tensor], Values, Values, Any]:
         """Return ``f(sources, others) -> (K,)`` of one sample, and its arguments.
 

@@ -50,9 +50,7 @@ def _parameter_rows(task: Task) -> Iterator[Block]:
         cotangents = task.cotangents(rows, samples).transpose(0, 1)
         if not task.batched:
             return tuple(v[None] for v in pulled(cotangents[0], others))
-        part = tuple(
-            t if d is None else t[samples] for t, d in zip(others, dims, strict=True)
-        )
+        part = task.part(others, dims, samples)
         with torch.no_grad():
             return torch.func.vmap(pulled, in_dims=(0, dims))(cotangents, part)
 

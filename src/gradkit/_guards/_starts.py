@@ -1,0 +1,48 @@
+"""What a forward starts from: samples picked, values nudged, parameters made live."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradkit._guards._private import like_original
+from gradkit._problem._parameters import Parameter
+
+__all__ = ["kernels", "live", "nudged", "some"]
+
+
+def some(tensor: Tensor, samples: slice | Tensor) -> Tensor:
+    if isinstance(samples, Tensor):
+        samples = samples.to(tensor.device)
+    return tensor[samples]
+
+
+def kernels(*, twice: bool) -> AbstractContextManager[Any]:
+    """Return where fused attention is opened, which has no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
+
+
+def live(parameter: Parameter) -> Tensor:
+    """Return the tensor to differentiate with respect to in the ordinary graph.
+
+    The parameter itself, so that a use of it from wherever is seen; a private one
+    where it is frozen, or has hooks that a backward would call.
+    """
+    tensor = parameter.tensor
+    if tensor.requires_grad and not tensor._backward_hooks:
+        return tensor
+    if not parameter.slots:
+        return tensor
+    return like_original(tensor, tensor.detach(), requires_grad=True)
+
+
+def nudged(tensor: Tensor, amount: float, rows: Tensor | None) -> Tensor:
+    """Return floating values moved by ``amount`` of their size, in some rows or all."""
+    if rows is None:
+        return tensor.detach() * (1 + amount) + amount
+    changed, rows = tensor.detach().clone(), rows.to(tensor.device)
+    changed[rows] = changed[rows] * (1 + amount) + amount
+    return changed
