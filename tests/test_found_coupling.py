@@ -204,7 +204,7 @@ class TestPathsThatInputsDoNotSee:
         assert_always_coupled(12, draw)
 
     @pytest.mark.parametrize("method", PARAMETER_METHODS)
-    @pytest.mark.parametrize("decider", ["none", "first"])
+    @pytest.mark.parametrize("decider", ["others", "first"])
     def test_a_sum_over_the_batch_that_picks_a_branch(self, method, decider):
         def forward(model, x):
             return (x * model.w).sum(1) * (2 if x.sum() > 0 else 3)

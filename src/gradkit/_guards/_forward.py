@@ -13,7 +13,7 @@ from torch import Tensor
 from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
 from gradkit._guards._notes import annotate
-from gradkit._guards._starts import kernels, live, nudged, some
+from gradkit._guards._starts import kernels, live_tensor, nudged, some
 from gradkit._guards._trace import Untouched
 from gradkit._guards._watch import Watch
 from gradkit._problem._inputs import Inputs
@@ -53,7 +53,7 @@ class Forwards:
         self.target, self.inputs, self.guard = target, inputs, guard
         self.selector, self.entries, self.connected = selector, entries, connected
         self.parameters = tuple(parameters)
-        self._live = [live(p) for p in parameters]
+        self._live = [live_tensor(p) for p in parameters]
         self._wanted = {i for e in entries for i in e.positions}
         for module in [e.module for e in entries] + [selector.module]:
             if module is not None:

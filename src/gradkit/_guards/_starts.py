@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradkit._guards._private import like_original
 from gradkit._problem._parameters import Parameter
 
-__all__ = ["kernels", "live", "nudged", "some"]
+__all__ = ["kernels", "live_tensor", "nudged", "some"]
 
 
 def some(tensor: Tensor, samples: slice | Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def kernels(*, twice: bool) -> AbstractContextManager[Any]:
     return sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
 
 
-def live(parameter: Parameter) -> Tensor:
+def live_tensor(parameter: Parameter) -> Tensor:
     """Return the tensor to differentiate with respect to in the ordinary graph.
 
     The parameter itself, so that a use of it from wherever is seen; a private one
