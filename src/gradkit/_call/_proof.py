@@ -105,6 +105,9 @@ def _refuse_values_from_others(task: Task) -> None:
     found = None
     if not task.forwards.guard.drew:
         found = _moved(task, base, alone, alone, _OTHER_SHAPE)
+        fewer = torch.arange(task.samples - 1, device="cpu")
+        if found is None and len(fewer) > 1:
+            found = _moved(task, base, fewer, fewer, _OTHER_SHAPE)
     if found is None:
         found = _moved_by_others(task, base, generator)
     if found is not None:

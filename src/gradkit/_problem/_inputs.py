@@ -129,7 +129,7 @@ def _refuse_kind(path: str, value: Any) -> None:
             " pass the padded tensor and its lengths, and pack inside the model",
             argument=place,
         )
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or _is_usual(value):
         return
     kinds = {
         "complex": (value.is_complex(), "pass torch.view_as_real(x)"),
@@ -154,6 +154,19 @@ def _refuse_kind(path: str, value: Any) -> None:
             argument=place,
             transformed=True,
         )
+
+
+def _is_usual(value: Tensor) -> bool:
+    """Whether a tensor is of no kind that is refused; quick, for the usual case."""
+    return (
+        type(value) is Tensor
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and not value.is_complex()
+        and not value.is_quantized
+        and not value.is_nested
+        and not is_functorch_wrapped_tensor(value)
+    )
 
 
 def _role(value: Tensor, is_shared: bool) -> str:

@@ -181,12 +181,25 @@ def overlaps_itself(out: Tensor) -> bool:
     return False
 
 
-def _storages_overlap(first: Tensor, second: Tensor) -> bool:
-    return (
-        first.numel() > 0
-        and second.numel() > 0
-        and first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
-    )
+def _memory_overlaps(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors may share memory, also where their storages differ.
+
+    Arrays of numpy give every tensor made of them a storage of its own.
+    """
+    if first.device != second.device or not first.numel() or not second.numel():
+        return False
+    if second.layout is not torch.strided:
+        return False
+    start, stop = _span(first)
+    other_start, other_stop = _span(second)
+    return start < other_stop and other_start < stop
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    axes = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in axes) + 1
+    start = tensor.data_ptr()
+    return start, start + reach * tensor.element_size()
 
 
 def check_out(out: Any, like: Tensor, shape: tuple[int, ...], others: Any) -> None:
@@ -211,7 +224,7 @@ def check_out(out: Any, like: Tensor, shape: tuple[int, ...], others: Any) -> No
             "out must not overlap itself; pass out.clone()",
             argument="out",
         )
-    if any(_storages_overlap(out, other) for other in others):
+    if any(_memory_overlaps(out, other) for other in others):
         raise InputError(
             "out must not share memory with inputs or parameters; pass a tensor of"
             " its own",

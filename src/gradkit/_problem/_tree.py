@@ -13,6 +13,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
@@ -43,6 +44,8 @@ def plain(tree: Any) -> Any:
 
 def flatten(tree: Any) -> tuple[list[Leaf], Callable[[list[Any]], Any]]:
     """Return the leaves with their paths, and the function that puts back."""
+    if isinstance(tree, Tensor):  # the usual case, and a pytree costs time
+        return [Leaf("", tree)], lambda values: values[0]
     pairs, spec = _pytree.tree_flatten_with_path(plain(tree), is_leaf=_is_whole)
     found = [Leaf(_pytree.keystr(path), value) for path, value in pairs]
 
@@ -54,9 +57,13 @@ def flatten(tree: Any) -> tuple[list[Leaf], Callable[[list[Any]], Any]]:
 
 def leaves(tree: Any) -> list[Any]:
     """Return the leaves alone."""
+    if isinstance(tree, Tensor):
+        return [tree]
     return _pytree.tree_leaves(plain(tree), is_leaf=_is_whole)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply ``function`` to every leaf and keep the containers."""
+    if isinstance(tree, Tensor):
+        return function(tree)
     return _pytree.tree_map(function, plain(tree), is_leaf=_is_whole)
