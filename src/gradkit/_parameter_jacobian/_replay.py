@@ -22,6 +22,7 @@ from gradkit._guards._autocast import Autocast
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._entries import Block, Entry
+from gradkit._problem._inputs import Shared
 from gradkit._problem._result import joined
 from gradkit._problem._tree import map_leaves
 from gradkit.errors import InputError, StaleError
@@ -117,8 +118,8 @@ class Recipe:
 def _cloned(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if hasattr(value, "tensor") and isinstance(value.tensor, Tensor):
-        return type(value)(value.tensor.detach().clone())  # gk.shared
+    if isinstance(value, Shared):
+        return Shared(value.tensor.detach().clone())
     return value
 
 
