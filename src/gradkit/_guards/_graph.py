@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradkit._problem._outputs import Outputs
+from gradkit._products import quick_products
 
 __all__ = ["Graph"]
 
@@ -98,29 +100,43 @@ class Graph:
         self, cotangents: Tensor, sources: Sequence[Tensor], *, several: bool
     ) -> tuple[Tensor, ...]:
         lead = cotangents.shape[:1] if several else ()
-        pieces = cotangents.split(self.outputs.widths, -1)
+        widths, outputs = self.outputs.widths, self.outputs.tensors
+        pieces = cotangents.split(widths, -1) if len(widths) > 1 else (cotangents,)
         pairs = [
             (y, c.reshape((*lead, *y.shape)).to(y.dtype))
-            for y, c in zip(self.outputs.tensors, pieces, strict=True)
+            for y, c in zip(outputs, pieces, strict=True)
             if y.requires_grad
         ]
-        zero = [torch.zeros((), dtype=s.dtype, device=s.device) for s in sources]
-        shapes = [(*lead, *s.shape) for s in sources]
-        if not pairs:
-            return tuple(z.expand(s) for z, s in zip(zero, shapes, strict=True))
-        found = torch.autograd.grad(
-            [y for y, _ in pairs],
-            list(sources),
-            [c for _, c in pairs],
-            retain_graph=True,
-            create_graph=self.connected,
-            allow_unused=True,
-            is_grads_batched=several,
-        )
+        found: Sequence[Tensor | None] = [None] * len(sources)
+        if pairs:
+            with self._products(cotangents, sources):
+                found = torch.autograd.grad(
+                    [y for y, _ in pairs],
+                    list(sources),
+                    [c for _, c in pairs],
+                    retain_graph=True,
+                    create_graph=self.connected,
+                    allow_unused=True,
+                    is_grads_batched=several,
+                )
         return tuple(
-            z.expand(s) if g is None else _dense(g)
-            for g, z, s in zip(found, zero, shapes, strict=True)
+            _zero(s, lead) if g is None else _dense(g)
+            for g, s in zip(found, sources, strict=True)
         )
+
+    def _products(
+        self, cotangents: Tensor, sources: Sequence[Tensor]
+    ) -> AbstractContextManager[Any]:
+        if self.connected:
+            return nullcontext()
+        lead = cotangents.shape[0] if cotangents.ndim > 2 else 1
+        return quick_products(cotangents, lead * sum(s.numel() for s in sources))
+
+
+def _zero(source: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Return the gradient of what the outputs do not use; one number in memory."""
+    zero = torch.zeros((), dtype=source.dtype, device=source.device)
+    return zero.expand((*lead, *source.shape))
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -50,13 +50,13 @@ class RandomState:
     def __init__(
         self, devices: Iterable[torch.device], generators: Iterable[Any] = ()
     ) -> None:
-        self.torch = torch.get_rng_state()
+        self.torch = torch.default_generator.get_state()
         self.devices = [
             (device, _device_module(device).get_rng_state(device))
             for device in _accelerators(devices)
         ]
         self.python = random.getstate()
-        self.numpy = np.random.get_state()
+        self.numpy: Any = np.random.get_state(legacy=False)
         self.own = [_own_state(generator) for generator in generators]
 
     def add(self, generator: Any) -> None:
@@ -65,7 +65,7 @@ class RandomState:
 
     def restore(self) -> None:
         """Put every generator back."""
-        torch.set_rng_state(self.torch)
+        torch.default_generator.set_state(self.torch)
         for device, state in self.devices:
             _device_module(device).set_rng_state(state, device)
         random.setstate(self.python)
@@ -115,8 +115,16 @@ def _own_state(generator: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
 
 
 def _equal_numpy(first: Any, second: Any) -> bool:
-    """Compare numpy's global state: the position first, which every draw moves."""
-    return first[2:] == second[2:] and bool((first[1] == second[1]).all())
+    """Compare numpy's global state; bytes are compared faster than numbers."""
+    if first["bit_generator"] != "MT19937":
+        return _equal(first, second)
+    key, other = first["state"], second["state"]
+    return (
+        key["pos"] == other["pos"]
+        and first["gauss"] == second["gauss"]
+        and first["has_gauss"] == second["has_gauss"]
+        and key["key"].tobytes() == other["key"].tobytes()
+    )
 
 
 def _equal(first: Any, second: Any) -> bool:
