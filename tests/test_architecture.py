@@ -29,7 +29,7 @@ LAYERS = (
     ("_jacobian",),
     ("_parameter_jacobian",),
     ("_call",),
-    ("_planner",),
+    ("_plan", "_planner"),
     ("_methods",),
     ("_rules",),
     ("_guards",),
@@ -174,4 +174,6 @@ def _called(call: ast.Call) -> str:
 
 def _name_given(call: ast.Call) -> str:
     named = {k.arg: k.value for k in call.keywords}
-    return ast.literal_eval(named.get("name") or call.args[0])
+    name = named.get("name") or call.args[0]
+    # `rules` is made by a function that others' rules go through too.
+    return name.value if isinstance(name, ast.Constant) else "rules"

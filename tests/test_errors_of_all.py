@@ -203,7 +203,7 @@ REFUSED = {
         lambda ask: ask(NET, X, method="vjp"),
         InputError,
         "method must be a gk.Method or one of 'auto', 'loop', 'onehot', 'vmap',"
-        " 'jacrev', 'jacfwd', 'rows'; got 'vjp'",
+        " 'jacrev', 'jacfwd', 'rows', 'rules'; got 'vjp'",
     ),
     "a seed that is no number": (
         lambda ask: ask(NET, X, seed="now"),

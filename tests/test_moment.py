@@ -54,7 +54,7 @@ MODELS = {"deterministic": network, "dropout": lambda: network(nn.Dropout(0.3))}
 class Moment:
     """A model, a batch that lives in numpy's memory, and a call on them."""
 
-    def __init__(self, name, question, max_memory):
+    def __init__(self, name, question, kept):
         torch.manual_seed(3)
         self.model = MODELS[name]()
         self.array = np.random.default_rng(4).normal(size=(N, FEATURES))
@@ -67,7 +67,7 @@ class Moment:
         if DEVICE.type != "cpu":
             x = x.to(DEVICE)
         self.x = x
-        how = {"seed": 9, "max_memory": max_memory}
+        how = {"seed": 9, **kept}
         if question == "parameter_jacobian":
             self.result = gk.parameter_jacobian(self.model, x, **how)
         else:
@@ -135,25 +135,29 @@ def as_bits(value):
     return {name: as_bits(tensor) for name, tensor in value.items()}
 
 
+FACTORS, HELD = {}, {"method": "rows"}
 # Rows of 252 bytes, 15 or 5 of them, in nothing less than 1 KB: rerun.
-HELD, RERUN = None, 1_000
+RERUN = {"method": "rows", "max_memory": 1_000}
+KEPT = pytest.mark.parametrize(
+    "kept", [FACTORS, HELD, RERUN], ids=["factors", "held", "rerun"]
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("question", ["parameter_jacobian", "per_sample_gradients"])
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
-def test_every_quantity_is_that_of_the_call(name, question, max_memory):
-    at_once = Moment(name, question, max_memory).result
+@KEPT
+def test_every_quantity_is_that_of_the_call(name, question, kept):
+    at_once = Moment(name, question, kept).result
     expected = {key: as_bits(of(at_once)) for key, of in QUANTITIES.items()}
-    later = Moment(name, question, max_memory)
+    later = Moment(name, question, kept)
     later.passes()
     FORWARDS.clear()
     found = {key: as_bits(of(later.result)) for key, of in QUANTITIES.items()}
-    assert bool(FORWARDS) == (max_memory is RERUN)
+    assert bool(FORWARDS) == (kept is RERUN)
     assert [key for key in expected if found[key] != expected[key]] == []
 
 
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
+@KEPT
 @pytest.mark.parametrize(
     "context",
     [
@@ -164,8 +168,8 @@ def test_every_quantity_is_that_of_the_call(name, question, max_memory):
     ],
     ids=["no_grad", "inference_mode", "autocast", "default device"],
 )
-def test_quantities_do_not_depend_on_the_context_they_are_asked_in(context, max_memory):
-    moment = Moment("deterministic", "parameter_jacobian", max_memory)
+def test_quantities_do_not_depend_on_the_context_they_are_asked_in(context, kept):
+    moment = Moment("deterministic", "parameter_jacobian", kept)
     some = ("norms", "gram", "rmatvec", "second_moment", "project", "to_dict")
     expected = {key: as_bits(QUANTITIES[key](moment.result)) for key in some}
     with context():
@@ -173,22 +177,22 @@ def test_quantities_do_not_depend_on_the_context_they_are_asked_in(context, max_
     assert {key: as_bits(value) for key, value in found.items()} == expected
 
 
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
-def test_rows_of_a_call_under_autocast(max_memory):
+@KEPT
+def test_rows_of_a_call_under_autocast(kept):
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        at_once = Moment("deterministic", "parameter_jacobian", max_memory).result
+        at_once = Moment("deterministic", "parameter_jacobian", kept).result
         expected = as_bits(at_once.to_dict())
-        later = Moment("deterministic", "parameter_jacobian", max_memory)
-    exact = Moment("deterministic", "parameter_jacobian", max_memory).result
+        later = Moment("deterministic", "parameter_jacobian", kept)
+    exact = Moment("deterministic", "parameter_jacobian", kept).result
     later.passes()
     assert as_bits(later.result.to_dict()) == expected
     assert as_bits(exact.to_dict()) != expected
 
 
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
-def test_arithmetic_on_rows_is_not_cast(max_memory):
+@KEPT
+def test_arithmetic_on_rows_is_not_cast(kept):
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        result = Moment("deterministic", "parameter_jacobian", max_memory).result
+        result = Moment("deterministic", "parameter_jacobian", kept).result
     rows = result.flat()
     width = rows.shape[-1]
     exact = {
@@ -206,9 +210,9 @@ def test_arithmetic_on_rows_is_not_cast(max_memory):
     torch.testing.assert_close(found, exact)
 
 
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
-def test_every_access_builds_a_fresh_tensor(max_memory):
-    result = Moment("deterministic", "parameter_jacobian", max_memory).result
+@KEPT
+def test_every_access_builds_a_fresh_tensor(kept):
+    result = Moment("deterministic", "parameter_jacobian", kept).result
     for of in map(QUANTITIES.get, ("outputs", "norms", "sum", "flat", "by name")):
         assert of is not None
         expected = as_bits(of(result))
@@ -218,22 +222,23 @@ def test_every_access_builds_a_fresh_tensor(max_memory):
         assert as_bits(of(result)) == expected
 
 
-@pytest.mark.parametrize("max_memory", [HELD, RERUN])
-def test_two_moments_of_one_training_run(max_memory):
-    early = Moment("deterministic", "per_sample_gradients", max_memory)
+@KEPT
+def test_two_moments_of_one_training_run(kept):
+    early = Moment("deterministic", "per_sample_gradients", kept)
     rows = early.result.flat()
     model, x = early.model, early.x.clone()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
     late = gk.per_sample_gradients(
-        model, x[:3], gk.objectives.class_score(1), max_memory=max_memory
+        model, x[:3], gk.objectives.class_score(1), **kept
     )
     torch.testing.assert_close(early.result.gram(late), rows @ late.flat().T)
 
 
-def test_the_caller_may_drop_everything_and_the_result_frees_all():
-    moment = Moment("deterministic", "per_sample_gradients", HELD)
+@pytest.mark.parametrize("kept", [FACTORS, HELD], ids=["factors", "held"])
+def test_the_caller_may_drop_everything_and_the_result_frees_all(kept):
+    moment = Moment("deterministic", "per_sample_gradients", kept)
     result, kept = moment.result, weakref.ref(moment.model)
     del moment
     gc.collect()
@@ -256,7 +261,7 @@ def test_what_a_rerun_cannot_put_back_is_seen():
     model = ReadsFactor(FEATURES, CLASSES).to(DEVICE)
     x = torch.ones(N, FEATURES, device=DEVICE)
     held = gk.parameter_jacobian(model, x)
-    rerun = gk.parameter_jacobian(model, x, max_memory=600)
+    rerun = gk.parameter_jacobian(model, x, method="vmap", max_memory=600)
     expected = as_bits(held.to_dict())
     assert as_bits(rerun.to_dict()) == expected
     FACTOR[0] = 2.0

@@ -22,11 +22,13 @@ PACKAGE = Path(gradkit.__file__).parent
 
 NAMES = {
     "METHODS",
+    "RULES",
     "Block",
     "Derivative",
     "Method",
     "ParameterJacobian",
     "Plan",
+    "Rule",
     "Task",
     "errors",
     "explain",
@@ -36,6 +38,7 @@ NAMES = {
     "objectives",
     "parameter_jacobian",
     "per_sample_gradients",
+    "rules_method",
     "shared",
 }
 SIGNATURES = {

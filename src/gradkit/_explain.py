@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradkit._call._open import Call, Request, named, open_call
-from gradkit._call._solve import reason_for, serve
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Request, named
+from gradkit._call._solve import reason_for, refusal, serve
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
-from gradkit._planner import Plan, Probe
+from gradkit._methods._rules import refusal as no_rule
+from gradkit._plan import Path, Plan
+from gradkit._planner import Probe
 from gradkit.errors import InputError
 
 __all__ = ["explain"]
@@ -101,21 +104,29 @@ _UNPLANNED = ("out", "with_values")
 def _plan(call: Call) -> Plan:
     task, request = call.task, call.request
     reasons = {m.name: reason_for(call, m) for m in METHODS.values()}
-
-    def attempt(method: Method) -> tuple[Probe, str | None]:
-        probe = Probe(call.planner)
-        for _ in method.run(replace(task, planner=probe)):
-            break  # a method of others that cuts its own work
-        return probe, None
-
-    probe, serving = serve(call, attempt)
+    paths: dict[str, Path] = {}
+    rest, further = list(range(len(call.parameters))), call.methods
+    if call.methods[0].by_rules and reason_for(call, call.methods[0]) is None:
+        paths, further = _by_rules(call)
+        rest = [i for i in rest if call.parameter_names[i] not in paths]
+    passes = 1
+    serving = call.methods[0]
+    if rest or not call.parameters:
+        probe, serving = _probed(call.only(rest, further) if paths else call, further)
+        passes = probe.passes + bool(paths)
+        why = getattr(call.task.planner.known.rules, "why", {})
+        paths |= {
+            call.parameter_names[i]: _formed(call, i, serving, probe, why.get(i))
+            for i in rest
+        }
     reasons[serving.name] = None
     sources = task.graph.sources
     width = sum(s.element_size() * n for s, n in zip(sources, task.sizes, strict=True))
     total = task.samples * task.rows
     return Plan(
         function=request.function,
-        method=serving.name,
+        method=" + ".join(dict.fromkeys(p.method for p in paths.values()))
+        or serving.name,
         reasons=reasons,
         samples=task.samples,
         outputs=task.outputs,
@@ -123,10 +134,51 @@ def _plan(call: Call) -> Plan:
         result_bytes=width * total,
         budget=call.planner.budget,
         unit_bytes=call.known.bytes_per_unit.get(serving.name),
-        chunk=-(-total // max(probe.passes, 1)),
-        passes=probe.passes,
+        chunk=-(-total // max(passes, 1)),
+        passes=passes,
+        paths=paths,
         notes=tuple(_notes(call)),
     )
+
+
+def _probed(call: Call, methods: Sequence[Method]) -> tuple[Probe, Method]:
+    """Return the passes that the first method that serves takes, and the method."""
+
+    def attempt(method: Method) -> tuple[Probe, str | None]:
+        probe = Probe(call.planner)
+        for _ in method.run(replace(call.task, planner=probe)):
+            break  # a method of others that cuts its own work
+        return probe, None
+
+    return serve(replace(call, methods=list(methods)), attempt)
+
+
+def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method]]:
+    """Return the path of each parameter that rules serve, and what may serve others."""
+    first, *further = call.methods
+    engine: Any = getattr(first.parameters, "engine")(call.task)  # noqa: B009
+    rows = call.task.rows
+    held = {i: engine.factor_bytes(i, rows) for i in engine.service.uses}
+    engine.remembered.why = dict(engine.service.reasons)
+    backward = "one backward" if rows == 1 else f"{rows:,} outputs pulled back at once"
+    paths = {
+        call.parameter_names[i]: Path(first.name, "factors", nbytes, backward)
+        for i, nbytes in held.items()
+    }
+    if len(paths) < len(call.parameters) and not further:
+        raise refusal({first.name: no_rule(engine, call.parameter_names).message})
+    return paths, further
+
+
+def _formed(
+    call: Call, place: int, method: Method, probe: Probe, reason: str | None
+) -> Path:
+    """Return the path of a parameter whose rows are formed."""
+    task = call.task
+    source = task.graph.sources[place]
+    nbytes = source.numel() * source.element_size() * task.samples * task.rows
+    passes = f"{probe.passes:,} pass{'es' if probe.passes != 1 else ''}"
+    return Path(method.name, "rows", nbytes, passes, reason)
 
 
 def _sizes(call: Call) -> dict[str, int]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from gradkit._call._open import Call, Request, open_call
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Request
 from gradkit._call._public import public
 from gradkit._call._solve import solve
 from gradkit._methods._method import Method

@@ -1,9 +1,8 @@
-"""How work is cut to fit the memory budget, and what ``explain`` prints of it."""
+"""How work is cut to fit the memory budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from gradkit._memory_use import TensorBytes, format_bytes
 from gradkit._methods._task import Values
 from gradkit.errors import InputError
 
-__all__ = ["Plan", "Planner", "Probe"]
+__all__ = ["Planner", "Probe"]
 
 Run = Callable[[slice, slice], Values]
 
@@ -28,6 +27,8 @@ class Planner:
 
     def __init__(self, budget: int, known: Known, *, strict: bool = False) -> None:
         self.budget, self.known, self.strict = budget, known, strict
+        #: Whether what is remembered of the model is to be proved anew.
+        self.renew = False
 
     def units(self, name: str, run: Run) -> int:
         """Return how many units of ``name`` fit at once; at least one."""
@@ -103,6 +104,9 @@ class Probe:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
+        self.budget, self.known, self.renew = (
+            planner.budget, planner.known, planner.renew,
+        )  # fmt: skip
         self.passes = 0
 
     def tiles(
@@ -141,66 +145,3 @@ def _out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What serves a call, why, and at what cost; ``print`` it.
-
-    Args:
-        function: The public function.
-        method: The name of the method that serves it.
-        reasons: For every method, why it does not serve, or ``None``.
-        samples: ``N``; 1 where no sample axis is assumed.
-        outputs: ``K``, the numbers in one sample's output.
-        sizes: The entries of each input or parameter, by name.
-        result_bytes: The size of the full result.
-        budget: The bytes of tensors that may be alive beyond it.
-        unit_bytes: The bytes that the smallest piece of work was measured to need,
-            where the method measures it.
-        chunk: How many rows are computed at once.
-        passes: How many backward (or forward-mode) passes that takes.
-        notes: What else the forward showed.
-    """
-
-    function: str
-    method: str
-    reasons: Mapping[str, str | None]
-    samples: int
-    outputs: int
-    sizes: Mapping[str, int]
-    result_bytes: int
-    budget: int
-    unit_bytes: int | None
-    chunk: int
-    passes: int
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        total = sum(self.sizes.values())
-        passes = f"{self.passes:,} pass{'es' if self.passes != 1 else ''}"
-        if not self.passes:
-            passes = "passes of its own"
-        measured = (
-            ""
-            if self.unit_bytes is None
-            else (
-                f" ({format_bytes(self.unit_bytes)} measured for the smallest piece,"
-                f" budget {format_bytes(self.budget)})"
-            )
-        )
-        lines = [
-            f"{self.function} by {self.method!r}",
-            f"  samples N = {self.samples:,}, outputs K = {self.outputs:,},"
-            f" entries = {total:,}; full result {format_bytes(self.result_bytes)}",
-            f"  {passes} of up to {self.chunk:,} rows{measured}",
-        ]
-        width = max(map(len, self.reasons))
-        for name, reason in self.reasons.items():
-            mark = "serves" if name == self.method else "could serve"
-            lines.append(f"  {name:<{width}}  {reason or mark}")
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return str(self)

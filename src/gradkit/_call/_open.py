@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,81 +13,25 @@ from torch import Tensor
 
 from gradkit._call._objective import evaluate
 from gradkit._call._proof import prove, refuse_lost_gradient
+from gradkit._call._request import Given, Request
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._memory import Known, operations, recall
-from gradkit._guards._random import RandomState
-from gradkit._guards._trace import LOCK, Untouched, inside_forward
+from gradkit._guards._trace import Untouched, inside_forward
 from gradkit._memory_use import budget
 from gradkit._methods import read_method
+from gradkit._methods._method import Method
 from gradkit._methods._task import Task
 from gradkit._planner import Planner
 from gradkit._problem._inputs import Inputs, read_inputs
 from gradkit._problem._names import Entry, read_of, read_wrt
 from gradkit._problem._parameters import Parameter, read_parameters
 from gradkit._problem._target import Target, read_target
-from gradkit.errors import GradkitError, InputError, UnsupportedModelError
+from gradkit._rules._tape import Tape
+from gradkit.errors import InputError, UnsupportedModelError
 from gradkit.objectives import as_objective
 
-__all__ = ["Call", "Given", "Request", "named", "open_call"]
-
-
-@contextmanager
-def named(function: str) -> Iterator[None]:
-    """Put the public function's name into errors; one call at a time."""
-    with LOCK:
-        try:
-            yield
-        except GradkitError as error:
-            if error.function is None:
-                error.function = function
-            raise
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of one call, as they came."""
-
-    function: str
-    model: Any
-    inputs: Any
-    objective: Any = None
-    wrt: Any = None
-    of: Any = None
-    batched: bool | None = None
-    seed: int | None = None
-    parameters: Any = None
-    method: Any = "auto"
-    max_memory: Any = None
-    create_graph: bool = False
-    #: Whether the proof of independence is made again whatever is remembered.
-    renew: bool = False
-
-    @property
-    def kind(self) -> Literal["inputs", "parameters"]:
-        """What the derivative is taken with respect to."""
-        by_inputs = self.function in ("jacobian", "input_gradients")
-        return "inputs" if by_inputs else "parameters"
-
-    @property
-    def takes_objective(self) -> bool:
-        """Whether the function differentiates an objective, not every output."""
-        return self.function in ("input_gradients", "per_sample_gradients")
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """What a call that is made again takes from the first one.
-
-    ``mapping`` puts private copies in place of the modules' tensors, by ``id``;
-    ``start`` is the random state that its forward started from.
-    """
-
-    mapping: dict[int, Tensor]
-    parameters: tuple[Parameter, ...]
-    cotangent: Tensor | None
-    start: RandomState
-    planner: Planner
+__all__ = ["Call", "open_call"]
 
 
 @dataclass(eq=False)
@@ -105,6 +49,8 @@ class Call:
     proof_due: bool
     #: Whether independence could be read anywhere in the graph.
     proved: bool
+    #: What may serve it, in order.
+    methods: list[Method]
     entries: list[Entry] = field(default_factory=list)
     form: str = "inputs"
     parameters: tuple[Parameter, ...] = ()
@@ -114,6 +60,20 @@ class Call:
     def parameter_names(self) -> list[str]:
         """The parameters' names, in the order of the rows."""
         return [p.name for p in self.parameters]
+
+    def only(self, places: Sequence[int], methods: Sequence[Method]) -> Call:
+        """Return the same call for some of its parameters, and with other methods."""
+        forwards = self.forwards.only(places)
+        graph = self.task.graph
+        sources = tuple(graph.sources[i] for i in places)
+        graph = replace(graph, sources=sources)
+        return replace(
+            self,
+            task=replace(self.task, graph=graph, forwards=forwards),
+            forwards=forwards,
+            parameters=tuple(self.parameters[i] for i in places),
+            methods=list(methods),
+        )
 
     @property
     def precision(self) -> torch.dtype:
@@ -130,7 +90,7 @@ class Call:
 @contextmanager
 def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]:
     """Read the request, run the forward once, and prove what it needs."""
-    read_method(request.function, request.method)
+    methods = read_method(request.function, request.method)
     target = read_target(request.model)
     inputs = read_inputs(request.inputs, _batched(request))
     objective = None
@@ -170,8 +130,9 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
             entries=entries,
             parameters=parameters,
             connected=request.create_graph,
+            recorder=Tape if any(m.by_rules for m in methods) else None,
         )
-        graph = forwards.graph()
+        graph = forwards.graph(taped=True)
         _refuse_strangers(graph, parameters)
         values = cotangent = None
         if given is not None:
@@ -197,6 +158,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         unnamed = unnamed or target.root is None
         due = known.proof_is_due() or request.renew or unnamed
         due = due and given is None
+        planner.renew = due
         if given is None:
             refuse_lost_gradient(task, due=due)
         proved = True
@@ -207,7 +169,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         looks.passed()
         yield Call(
             request, target, inputs, guard, forwards, task, planner, known, due,
-            proved, entries, form, parameters, values,
+            proved, methods, entries, form, parameters, values,
         )  # fmt: skip
 
 

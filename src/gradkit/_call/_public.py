@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from gradkit._call._open import named
+from gradkit._call._request import named
 from gradkit.errors import InputError
 
 __all__ = ["public"]

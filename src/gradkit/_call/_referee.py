@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradkit._call._open import Call, Given, open_call
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Given
 from gradkit._guards._memory import Known
 from gradkit._guards._verify import disagreement, tolerance
 from gradkit._methods._method import Method

@@ -12,7 +12,6 @@ from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._referee import agrees_in_double
 from gradkit._guards._verify import disagreement, tolerance
-from gradkit._methods import read_method
 from gradkit._methods._method import Method
 from gradkit._problem._result import Rows
 from gradkit.errors import GradkitError, InputError, UnsupportedModelError
@@ -48,7 +47,7 @@ def serve(call: Call, attempt: Callable[[Method], Attempt[Result]]) -> Served[Re
     reasons: dict[str, str] = {}
     last: Exception | None = None
     doubted = False
-    for method in read_method(call.request.function, call.request.method):
+    for method in call.methods:
         reason = reason_for(call, method)
         if reason is None and doubted and call.task.kind in method.through_graph:
             reason = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,7 @@ class Forwards:
         entries: What ``wrt`` names; empty where parameters are meant.
         parameters: The parameters; empty where inputs are meant.
         connected: Whether results keep their graph (``create_graph``).
+        recorder: Makes what records a forward's use of parameters, for rules.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Forwards:
         entries: Sequence[Entry] = (),
         parameters: Sequence[Parameter] = (),
         connected: bool = False,
+        recorder: Callable[[Sequence[Tensor]], Any] | None = None,
     ) -> None:
         self.target, self.inputs, self.guard = target, inputs, guard
+        self.recorder = recorder
         self.selector, self.entries, self.connected = selector, entries, connected
         self.parameters = tuple(parameters)
         self._live = [live_tensor(p) for p in parameters]
@@ -72,6 +76,13 @@ class Forwards:
             for t in inputs.tensors
         )
 
+    def only(self, places: Sequence[int]) -> Forwards:
+        """Return the same forwards for some of the parameters."""
+        part = copy(self)
+        part.parameters = tuple(self.parameters[i] for i in places)
+        part._live = [self._live[i] for i in places]
+        return part
+
     # -- the ordinary graph ---------------------------------------------------
 
     def graph(
@@ -80,11 +91,13 @@ class Forwards:
         *,
         nudge: float = 0.0,
         rows: Tensor | None = None,
+        taped: bool = False,
     ) -> Graph:
         """Run the model on the batch, or on some of its samples.
 
         With ``nudge`` the floating inputs that are differentiated by (all, where none
         is) are moved by so much of their size, in ``rows`` alone if they are given.
+        What a forward does with parameters is recorded where it is ``taped``.
         """
         tensors = [t.tensor for t in self.inputs.tensors]
         if samples is not None and self.inputs.batched:
@@ -99,13 +112,15 @@ class Forwards:
         captures = [
             Capture(e.name, "wrt") for e in self.entries if e.module is not None
         ]
+        tape = self.recorder(self._live) if taped and self.recorder else None
         with (
             self.guard.forward(),
             kernels(twice=self.connected),
             self.watch(look_ups=self._look_ups) as watch,
+            tape or nullcontext(),
         ):
             self._place(self._live)
-            outputs = self._call(leaf, captures, record)
+            outputs = self._call(leaf, captures, record, tape)
         read = self._read(outputs, count, whole=samples is None)
         if self.parameters:
             sources = tuple(self._live)
@@ -115,7 +130,7 @@ class Forwards:
                 if i.differentiable
             ]
             found = tuple(getattr(watch, "found", ()))
-            return Graph(read, sources, None, count, tuple(floating), found)
+            return Graph(read, sources, None, count, tuple(floating), found, tape=tape)
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1
         return Graph(read, sources, lead, count, sources, connected=self.connected)
@@ -245,6 +260,7 @@ class Forwards:
         tensors: Sequence[Tensor],
         captures: list[Capture],
         make_hook: Callable[[Capture, int], Any],
+        tape: Any = None,
     ) -> Any:
         of = Capture(self.selector.name, "of")
         modules = [e.module for e in self.entries if e.module is not None]
@@ -254,6 +270,9 @@ class Forwards:
                 try:
                     # A first layer that works in place would overwrite the caller's.
                     given = [t.clone() for t in tensors]
+                    if tape is not None:
+                        read = zip(given, self.inputs.tensors, strict=True)
+                        tape.mark(t for t, i in read if i.role == "sample")
                     with self.guard.autocast.on():
                         outputs = self.inputs.call(self.target.call, given)
                 except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from gradkit._problem._outputs import Outputs
 from gradkit._products import quick_products
@@ -34,6 +35,8 @@ class Graph:
     points: tuple[Tensor, ...] = ()
     look_ups: tuple[Tensor, ...] = ()
     connected: bool = field(default=False)
+    #: What was recorded of the forward for rules, where they may serve.
+    tape: Any = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,7 +53,12 @@ class Graph:
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """Pull one cotangent ``(N, K)`` back; ``(N, D)`` or ``(p,)`` per source."""
-        found = self._gradients(cotangent, self.sources, several=False)
+        return self.pull_of(range(len(self.sources)), cotangent)
+
+    def pull_of(self, places: Sequence[int], cotangent: Tensor) -> tuple[Tensor, ...]:
+        """Pull one cotangent ``(N, K)`` back to some of the sources."""
+        sources = [self.sources[i] for i in places]
+        found = self._gradients(cotangent, sources, several=False)
         return tuple(g.reshape(self._flat_shape(g)) for g in found)
 
     def pull_many(self, cotangents: Tensor) -> tuple[Tensor, ...]:
@@ -66,6 +74,14 @@ class Graph:
     ) -> tuple[Tensor, ...]:
         """Pull one cotangent back to ``points``; each keeps its own shape."""
         return self._gradients(cotangent, points, several=False)
+
+    def pull_to_edges(
+        self, edges: Sequence[tuple[Any, int]], cotangents: Tensor, *, several: bool
+    ) -> tuple[Tensor | None, ...]:
+        """Pull ``(N, K)``, or ``several`` ``(C, N, K)``, back to edges of the graph."""
+        if not edges:
+            return ()
+        return self._found(cotangents, [GradientEdge(*e) for e in edges], several)
 
     def nodes(self) -> Iterator[Any]:
         """Yield every node of the graph once."""
@@ -100,6 +116,17 @@ class Graph:
         self, cotangents: Tensor, sources: Sequence[Tensor], *, several: bool
     ) -> tuple[Tensor, ...]:
         lead = cotangents.shape[:1] if several else ()
+        found = self._found(cotangents, sources, several)
+        return tuple(
+            _zero(s, lead) if g is None else _dense(g)
+            for g, s in zip(found, sources, strict=True)
+        )
+
+    def _found(
+        self, cotangents: Tensor, points: Sequence[Any], several: bool
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradient at each point, or ``None`` where none arrives."""
+        lead = cotangents.shape[:1] if several else ()
         widths, outputs = self.outputs.widths, self.outputs.tensors
         pieces = cotangents.split(widths, -1) if len(widths) > 1 else (cotangents,)
         pairs = [
@@ -107,30 +134,27 @@ class Graph:
             for y, c in zip(outputs, pieces, strict=True)
             if y.requires_grad
         ]
-        found: Sequence[Tensor | None] = [None] * len(sources)
-        if pairs:
-            with self._products(cotangents, sources):
-                found = torch.autograd.grad(
-                    [y for y, _ in pairs],
-                    list(sources),
-                    [c for _, c in pairs],
-                    retain_graph=True,
-                    create_graph=self.connected,
-                    allow_unused=True,
-                    is_grads_batched=several,
-                )
-        return tuple(
-            _zero(s, lead) if g is None else _dense(g)
-            for g, s in zip(found, sources, strict=True)
-        )
+        if not pairs:
+            return (None,) * len(points)
+        with self._products(cotangents, lead):
+            return torch.autograd.grad(
+                [y for y, _ in pairs],
+                list(points),
+                [c for _, c in pairs],
+                retain_graph=True,
+                create_graph=self.connected,
+                allow_unused=True,
+                is_grads_batched=several,
+            )
 
     def _products(
-        self, cotangents: Tensor, sources: Sequence[Tensor]
+        self, cotangents: Tensor, lead: tuple[int, ...]
     ) -> AbstractContextManager[Any]:
         if self.connected:
             return nullcontext()
-        lead = cotangents.shape[0] if cotangents.ndim > 2 else 1
-        return quick_products(cotangents, lead * sum(s.numel() for s in sources))
+        count = lead[0] if lead else 1
+        entries = sum(s.numel() for s in self.sources)
+        return quick_products(cotangents, count * entries)
 
 
 def _zero(source: Tensor, lead: tuple[int, ...]) -> Tensor:

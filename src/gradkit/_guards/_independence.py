@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradkit.errors import SampleDependenceError
 
-__all__ = ["coupled_sample", "random_cotangent", "refuse_coupling"]
+__all__ = ["coupled_sample", "random_cotangent", "refuse_coupling", "scaled_by"]
 
 Pull = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -73,7 +73,8 @@ def _signs(samples: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield drawn.double() * 2 - 1
 
 
-def _scaled(tensor: Tensor, weights: Tensor) -> Tensor:
+def scaled_by(tensor: Tensor, weights: Tensor) -> Tensor:
+    """Return each sample's part times its own weight."""
     shape = (-1, *[1] * (tensor.ndim - 1))
     return tensor * weights.to(device=tensor.device, dtype=tensor.dtype).reshape(shape)
 
@@ -88,7 +89,7 @@ def _differing(
 ) -> tuple[int, int] | None:
     """Return (source, sample) of the first entry that did not scale."""
     for source, (first, second) in enumerate(zip(base, other, strict=True)):
-        equal = _same(_scaled(first, weights), second)
+        equal = _same(scaled_by(first, weights), second)
         if not bool(equal.all()):
             rows = equal.reshape(equal.shape[0], -1).all(1)
             return source, int((~rows).nonzero()[0])
@@ -98,7 +99,7 @@ def _differing(
 def _close(base: tuple[Tensor, ...], other: tuple[Tensor, ...], w: Tensor) -> bool:
     """Whether two pull-backs agree to rounding, sample by sample."""
     for first, second in zip(base, other, strict=True):
-        scaled = _scaled(first, w)
+        scaled = scaled_by(first, w)
         gap = (scaled - second).abs().reshape(first.shape[0], -1).amax(1)
         size = scaled.abs().reshape(first.shape[0], -1).amax(1)
         # Without reproducible sums, neighbours of very different weight would hide
@@ -129,7 +130,7 @@ def coupled_sample(
         return None
     dtype = min((b.dtype for b in (cotangent, *base)), key=lambda d: torch.finfo(d).max)
     for weights in _powers(samples, dtype, generator):
-        found = _differing(base, pull(_scaled(cotangent, weights)), weights)
+        found = _differing(base, pull(scaled_by(cotangent, weights)), weights)
         if found is not None:
             break
     else:
@@ -138,7 +139,7 @@ def coupled_sample(
     ones = torch.ones(samples, dtype=torch.float64, device="cpu")
     reproducible = _differing(base, pull(cotangent), ones) is None
     for signs in _signs(samples, generator):
-        other = pull(_scaled(cotangent, signs))
+        other = pull(scaled_by(cotangent, signs))
         found = _differing(base, other, signs)
         if found and (reproducible or not _close(base, other, signs)):
             return found

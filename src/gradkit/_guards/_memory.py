@@ -20,6 +20,8 @@ class Known:
     bytes_per_unit: dict[str, int] = field(default_factory=dict)
     #: Modules that the model was seen to call although its own list lacks them.
     modules: list[ref[Any]] = field(default_factory=list)
+    #: What rules found out about the model's operations.
+    rules: Any = None
 
     def proof_is_due(self) -> bool:
         """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""

@@ -12,10 +12,11 @@ from gradkit._methods._loop import LOOP
 from gradkit._methods._method import Method
 from gradkit._methods._onehot import ONEHOT
 from gradkit._methods._rows import ROWS
+from gradkit._methods._rules import RULES_METHOD, rules_method
 from gradkit._methods._vmap import VMAP
 from gradkit.errors import InputError
 
-__all__ = ["AUTO", "METHODS", "read_method"]
+__all__ = ["AUTO", "METHODS", "read_method", "rules_method"]
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
@@ -27,6 +28,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             JACREV,
             JACFWD,
             ROWS,
+            RULES_METHOD,
         )
     }
 )
@@ -38,9 +40,10 @@ AUTO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "input_gradients": ("onehot", "loop"),
         # All cotangents at once; one by one where torch cannot vmap an operation.
         "jacobian": ("vmap", "onehot", "loop"),
-        # One pullback per sample; through the one graph where the forward draws.
-        "per_sample_gradients": ("vmap", "rows", "loop"),
-        "parameter_jacobian": ("vmap", "rows", "loop"),
+        # Each parameter by the first that serves it: its operations' own rules; one
+        # pullback per sample; through the one graph where the forward draws.
+        "per_sample_gradients": ("rules", "vmap", "rows", "loop"),
+        "parameter_jacobian": ("rules", "vmap", "rows", "loop"),
     }
 )
 

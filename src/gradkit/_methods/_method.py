@@ -88,6 +88,11 @@ class Method:
                 f"through_graph must be a tuple of {kinds}; got {self.through_graph!r}"
             )
 
+    @property
+    def by_rules(self) -> bool:
+        """Whether it needs the forward's operations recorded."""
+        return getattr(self.parameters, "rules", None) is not None
+
     def run(self, task: Task) -> Iterator[Block]:
         """Yield the blocks of ``task``."""
         rows = self.inputs if task.kind == "inputs" else self.parameters

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
+from gradkit._guards._memory import Known
 
 __all__ = ["Task", "Tiler"]
 
@@ -19,6 +20,10 @@ Values = tuple[Tensor, ...]
 
 class Tiler(Protocol):
     """Splits work into tiles that fit the memory budget."""
+
+    budget: int
+    known: Known
+    renew: bool
 
     def tiles(
         self, name: str, first: int, second: int, run: Callable[[slice, slice], Values]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradkit._call._open import Call, Request, open_call
-from gradkit._call._solve import solve
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Request
+from gradkit._call._solve import reason_for, refusal, solve
 from gradkit._memory_use import format_bytes
+from gradkit._parameter_jacobian._by_rules import by_rules
 from gradkit._parameter_jacobian._columns import Column
 from gradkit._parameter_jacobian._entries import Entry, Held
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
@@ -33,7 +35,7 @@ def collect(request: Request) -> ParameterJacobian:
         values = None if call.values is None else call.values.detach().clone()
         outputs = graph.outputs.detached()
         return ParameterJacobian(
-            [_entry(call)], _columns(call.parameters), lead, outputs, values
+            _entries(call), _columns(call.parameters), lead, outputs, values
         )
 
 
@@ -82,6 +84,22 @@ def _zeros(parameters: tuple[Parameter, ...], samples: int, rows: int) -> list[T
 def _held(parameters: tuple[Parameter, ...], flat: list[Tensor]) -> Held:
     shapes = {p.name: p.tensor.shape for p in parameters}
     return Held(shapes, dict(zip(shapes, flat, strict=True)))
+
+
+def _entries(call: Call) -> list[Entry]:
+    """Return the rows: factors of what rules serve, the others' as they are."""
+    task = call.task
+    if not task.samples * task.rows:
+        return [_entry(call)]
+    first, *further = call.methods
+    if not first.by_rules or reason_for(call, first) is not None:
+        return [_entry(call)]
+    served = by_rules(call, first)
+    rest = [i for i in range(len(call.parameters)) if i not in served.places]
+    if rest and not further:
+        raise refusal({first.name: served.reason(call, rest)})
+    entries: list[Entry] = [] if served.entry is None else [served.entry]
+    return [*entries, _entry(call.only(rest, further))] if rest else entries
 
 
 def _entry(call: Call) -> Entry:

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Size, Tensor
 
+from gradkit._guards._settings import quiet_settings
 from gradkit._guards._trace import LOCK
 from gradkit._parameter_jacobian._columns import Columns, refusal
 from gradkit._parameter_jacobian._entries import Entry
@@ -37,6 +38,7 @@ def plainly(method: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
             stack.enter_context(torch.no_grad())
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(quiet_settings())
             return method(*args, **kwargs)
 
     return wrapped

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._call._open import Call, Given, Request, named, open_call
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Given, Request, named
 from gradkit._call._solve import check_rows, refusal, serve
 from gradkit._guards._autocast import Autocast
 from gradkit._guards._modules import ModuleState

@@ -1,0 +1,105 @@
+"""What rules serve of a call, as one entry; checked when proofs are renewed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call._open import Call
+from gradkit._guards._independence import random_cotangent
+from gradkit._guards._verify import tolerance
+from gradkit._methods._method import Method
+from gradkit._methods._rules import factors_of, refusal
+from gradkit._parameter_jacobian._factored import Factored
+from gradkit._rules._engine import Engine
+
+__all__ = ["Served", "by_rules"]
+
+
+@dataclass
+class Served:
+    """An entry for some of a call's parameters, and why not for the others.
+
+    ``places`` are their positions, in order.
+    """
+
+    entry: Factored | None
+    places: list[int]
+    engine: Engine
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def reason(self, call: Call, rest: Sequence[int]) -> str:
+        """Return why one of ``rest`` is not served, in one line."""
+        return refusal(self.engine, call.parameter_names).message
+
+
+def by_rules(call: Call, method: Method) -> Served:
+    """Return what the rules of ``method`` serve of ``call``."""
+    rows: Any = method.parameters
+    engine: Engine = rows.engine(call.task)
+    factors = factors_of(call.task, engine)
+    entry = _factored(call, factors)
+    if entry is not None and call.proof_due:
+        for place in _wrong(call, entry, list(factors)):
+            engine.refuse(place, _WRONG)
+            del factors[place]
+        entry = _factored(call, factors)
+    return Served(entry, list(factors), engine, engine.service.reasons)
+
+
+_WRONG = "the sum of its rows differs from the ordinary gradient"
+
+
+def _factored(call: Call, factors: dict[int, Any]) -> Factored | None:
+    if not factors:
+        return None
+    task = call.task
+    names = {call.parameters[i].name: i for i in factors}
+    tensors = {n: call.parameters[i].tensor.detach() for n, i in names.items()}
+    return Factored(
+        {n: t.shape for n, t in tensors.items()},
+        task.samples,
+        task.rows,
+        {n: factors[i] for n, i in names.items()},
+        {n: t.new_empty(0) for n, t in tensors.items()},
+        task.planner.budget,
+    )
+
+
+def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
+    """Return the parameters whose rows do not add up to the ordinary gradient.
+
+    Each row is weighted at random, so that one backward speaks for all rows.
+    """
+    task = call.task
+    like = torch.empty((), dtype=torch.float64, device=task.graph.device)
+    weights = random_cotangent((task.samples, task.rows), like)
+    sizes = torch.stack([n.to(like) for n in entry.norms().values()])
+    size = torch.linalg.vector_norm(sizes, dim=0)
+    # Every row counts alike, or a small one's fault would hide behind a large one.
+    weights = weights / torch.where(size > 0, size, 1.0)
+    if not bool(weights.isfinite().all()):
+        return []  # what is not finite is so in the ordinary gradient too
+    found = entry.rmatvec(dict.fromkeys(entry.names, weights))
+    only = task.graph.pull_of(places, task.weighted(weights))
+    gaps, scales = [], []
+    for rows, gradient in zip(found.values(), only, strict=True):
+        gradient = gradient.to(rows.dtype)
+        gaps.append(_largest(rows - gradient))
+        scales.append(_largest(gradient))
+    whole = max(scales, default=0.0)
+    limit = tolerance(call.precision)
+    rounding = 1024 * torch.finfo(call.precision).eps * whole
+    return [
+        place
+        for place, gap, scale in zip(places, gaps, scales, strict=True)
+        if not gap <= max(limit * scale, rounding)
+    ]
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0

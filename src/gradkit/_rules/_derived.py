@@ -1,0 +1,234 @@
+"""Values computed from parameters alone, and rows pulled back through them.
+
+A class token is ``expand`` of a parameter, a LoRA weight a sum of products, a
+parametrised weight a quotient by a norm. A row with respect to such a value is pulled
+back by the calls that computed it, made once more on private copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._rules._factor import Factor, Owned
+from gradkit._rules._tape import Path, Source, Step
+
+__all__ = ["Derivation", "Pulled"]
+
+#: Calls that move entries, and change and lose none where the number stays.
+_MOVES = frozenset(
+    ("t", "transpose", "permute", "movedim", "swapaxes", "view", "reshape", "flatten")
+) | frozenset(("unsqueeze", "squeeze", "contiguous", "clone", "unflatten", "view_as"))
+
+
+class Derivation:
+    """How one value follows from the parameters it is computed from.
+
+    Args:
+        sources: The tape's sources.
+        source: Which of them it is.
+        count: How many of them are parameters.
+        owned: Makes private what the calls need.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], source: int, count: int, owned: Owned
+    ) -> None:
+        self.shape = sources[source].tensor.shape
+        self._source = source
+        self._steps: dict[int, Step] = {}
+        self.values: dict[int, Tensor] = {}
+        waiting = [source]
+        while waiting:
+            i = waiting.pop()
+            if i in self._steps or i in self.values:
+                continue
+            step = sources[i].step
+            if step is None:
+                self.values[i] = owned(sources[i].tensor)
+            else:
+                self._steps[i] = _private(step, owned)
+                waiting += sources[i].parents
+        self.moves = all(map(_moves, self._steps.values())) and (
+            sum(v.numel() for v in self.values.values()) == self.shape.numel()
+        )
+        self.key = tuple(
+            (i, _name(step), repr(_plain(step))) for i, step in self._steps.items()
+        )
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The parameters it is computed from."""
+        return tuple(self.values)
+
+    def value(self, given: Mapping[int, Tensor]) -> Tensor:
+        """Compute the value from the parameters' values."""
+        known = dict(given)
+
+        def of(i: int) -> Tensor:
+            if i not in known:
+                step = self._steps[i]
+                args, kwargs = _filled(step, {s: of(s) for s in step.places.values()})
+                result = step.function(*args, **kwargs)
+                known[i] = result if step.output is None else result[step.output]
+            return known[i]
+
+        return of(self._source)
+
+    def pull(self, rows: Tensor, parameter: int) -> Tensor:
+        """Pull rows ``(M, *shape)`` back to one parameter, ``(M, *p)``."""
+        rest = {i: v for i, v in self.values.items() if i != parameter}
+
+        def of(value: Tensor) -> Tensor:
+            return self.value({**rest, parameter: value})
+
+        with torch.enable_grad():
+            value, pullback = torch.func.vjp(of, self.values[parameter])[:2]
+        rows = rows.to(value.dtype)
+        if rows.shape[0] == 1:
+            return pullback(rows[0])[0][None]
+        return torch.func.vmap(pullback)(rows)[0]
+
+    def push(self, vector: Tensor, parameter: int) -> Tensor:
+        """Return how the value changes along ``vector`` of one parameter."""
+        rest = {i: v for i, v in self.values.items() if i != parameter}
+
+        def of(value: Tensor) -> Tensor:
+            return self.value({**rest, parameter: value})
+
+        # Twice reverse: forward mode lacks operations that reverse mode has.
+        start = self.values[parameter]
+        with torch.enable_grad():
+            value, pullback = torch.func.vjp(of, start)[:2]
+            zero = torch.zeros_like(value)
+            forward = torch.func.vjp(lambda c: pullback(c)[0], zero)[1]
+        return forward(vector.to(start))[0]
+
+    def held(self) -> list[Tensor]:
+        """Return the private values."""
+        return list(self.values.values())
+
+
+class Pulled(Factor):
+    """Rows with respect to a parameter, through a value computed from it.
+
+    Args:
+        inner: The rows with respect to the value.
+        derivation: How the value follows from its parameters.
+        parameter: Which of them this is.
+    """
+
+    def __init__(self, inner: Factor, derivation: Derivation, parameter: int) -> None:
+        shape = derivation.values[parameter].shape
+        super().__init__(shape, inner.samples, inner.rows)
+        self.inner_factor, self.derivation = inner, derivation
+        self.parameter = parameter
+
+    def _pull(self, rows: Tensor) -> Tensor:
+        rows = rows.reshape(-1, *self.derivation.shape)
+        return self.derivation.pull(rows, self.parameter)
+
+    def dense(self, part: slice) -> Tensor:
+        """Return the rows ``(n, R, p)`` of some samples."""
+        rows = self.inner_factor.dense(part)
+        if not rows.shape[0] * rows.shape[1]:
+            return rows.new_zeros(*rows.shape[:2], self.shape.numel())
+        return self._pull(rows).reshape(*rows.shape[:2], -1)
+
+    def take(self, index: Tensor) -> Pulled:
+        """Return the factor of some samples."""
+        return Pulled(self.inner_factor.take(index), self.derivation, self.parameter)
+
+    def held(self) -> list[Tensor]:
+        """Return what the value's rows are made of, and the private values."""
+        return [*self.inner_factor.held(), *self.derivation.held()]
+
+    def own(self, owned: Owned) -> None:
+        """Clone what is not our own."""
+        self.inner_factor.own(owned)
+
+    def _moves_alike(self, other: Factor) -> bool:
+        return (
+            isinstance(other, Pulled)
+            and self.derivation.moves
+            and self.derivation.key == other.derivation.key
+        )
+
+    def squares(self) -> Tensor | None:
+        """Return squared norms, which moving entries about does not change."""
+        return self.inner_factor.squares() if self.derivation.moves else None
+
+    def inner(self, other: Factor) -> Tensor | None:
+        """Return inner products, which moving entries alike does not change."""
+        if not isinstance(other, Pulled) or not self._moves_alike(other):
+            return None
+        return self.inner_factor.inner(other.inner_factor)
+
+    def gram(self, other: Factor) -> Tensor | None:
+        """Return inner products, which moving entries alike does not change."""
+        if not isinstance(other, Pulled) or not self._moves_alike(other):
+            return None
+        return self.inner_factor.gram(other.inner_factor)
+
+    def matvec(self, vector: Tensor) -> Tensor | None:
+        """Return inner products with ``vector``, pushed forward to the value."""
+        pushed = self.derivation.push(vector.reshape(self.shape), self.parameter)
+        return self.inner_factor.matvec(pushed)
+
+    def rmatvec(self, weights: Tensor) -> Tensor | None:
+        """Return the weighted sum of rows: one pull-back of the value's."""
+        found = self.inner_factor.rmatvec(weights)
+        return None if found is None else self._pull(found[None]).reshape(-1)
+
+
+def _moves(step: Step) -> bool:
+    return _name(step) in _MOVES or (
+        _name(step) == "__get__"
+        and getattr(getattr(step.function, "__self__", None), "__name__", "")
+        in ("T", "mT")
+    )
+
+
+def _name(step: Step) -> str:
+    return getattr(step.function, "__name__", "")
+
+
+def _plain(step: Step) -> Any:
+    """Return the arguments that are no tensors."""
+    values = (*step.args, *step.kwargs.items())
+    return [v for v in values if not isinstance(v, Tensor)]
+
+
+def _filled(
+    step: Step, values: Mapping[int, Tensor]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments with values in the sources' places."""
+    args: list[Any] = list(step.args)
+    kwargs = dict(step.kwargs)
+    for (position, place), source in step.places.items():
+        holder: Any = args if isinstance(position, int) else kwargs
+        if place is None:
+            holder[position] = values[source]
+            continue
+        parts = list(holder[position])
+        parts[place] = values[source]
+        holder[position] = parts
+    return args, kwargs
+
+
+def _private(step: Step, owned: Owned) -> Step:
+    """Return the step with private constants, and without the sources themselves."""
+
+    def kept(path: Path, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return None if path in step.places else owned(value)
+        if isinstance(value, (list, tuple)):
+            return [kept((path[0], i), v) for i, v in enumerate(value)]
+        return value
+
+    args = tuple(kept((i, None), v) for i, v in enumerate(step.args))
+    kwargs = {k: kept((k, None), v) for k, v in step.kwargs.items()}
+    return Step(step.function, args, kwargs, step.places, step.output)

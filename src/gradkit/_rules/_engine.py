@@ -1,0 +1,283 @@
+"""From one recorded forward to factors: survey, pull back once, ask the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._guards._graph import Graph
+from gradkit._guards._independence import random_cotangent
+from gradkit._rules._derived import Derivation, Pulled
+from gradkit._rules._factor import Dense, Factor, Owned
+from gradkit._rules._generic import generic
+from gradkit._rules._layout import Layout
+from gradkit._rules._ownership import find_layouts
+from gradkit._rules._service import (
+    Table,
+    Use,
+    argument_at,
+    as_rule_sees,
+    survey,
+)
+from gradkit._rules._tape import Recorded, Tape, edge_of, tensors_in
+
+__all__ = ["Engine", "Remembered"]
+
+
+@dataclass
+class Remembered:
+    """Where the samples stood, for a forward that is recorded alike.
+
+    ``found`` holds the answers in the order in which they were asked for.
+    """
+
+    signature: Any
+    table: Table
+    found: list[list[Layout | None]] = field(default_factory=list)
+    #: What turned out wrong by its check.
+    wrong: dict[int, str] = field(default_factory=dict)
+    #: Why rules do not serve some parameters, for those who ask.
+    why: dict[int, str] = field(default_factory=dict)
+
+
+class Engine:
+    """The rules' part in one call.
+
+    Args:
+        graph: The realised forward, with its tape.
+        table: The rules.
+        remembered: What is known of a forward that is recorded alike.
+        fewer: Runs and records the model on one sample fewer; ``None`` where it
+            cannot, because it draws random numbers.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        table: Table,
+        remembered: Remembered | None,
+        fewer: Callable[[], Graph | None],
+    ) -> None:
+        assert isinstance(graph.tape, Tape)
+        self.graph, self.tape, self.table = graph, graph.tape, table
+        self._fewer = fewer
+        signature = self.tape.signature()
+        self.remembered = Remembered(signature, table)
+        self._answers = None
+        if (
+            remembered is not None
+            and remembered.signature == signature
+            and remembered.table is table
+        ):
+            self._answers = iter(remembered.found)
+            self.remembered.wrong = dict(remembered.wrong)
+        outputs = [edge_of(t) for t in graph.outputs.tensors if t.requires_grad]
+        self.service = survey(
+            self.tape, table, outputs, graph.samples, self._find_layouts
+        )
+        for parameter, reason in self.remembered.wrong.items():
+            self.refuse(parameter, reason)
+
+    # -- where samples stand --------------------------------------------------------
+
+    def _find_layouts(self, recorded: Sequence[Recorded]) -> list[Layout | None]:
+        answer = None if self._answers is None else next(self._answers, None)
+        if answer is None or len(answer) != len(recorded):
+            self._answers = None
+            answer = self._prove_layouts(recorded)
+        self.remembered.found.append(answer)
+        return answer
+
+    def _prove_layouts(self, recorded: Sequence[Recorded]) -> list[Layout | None]:
+        graph = self.graph
+        like = torch.empty((), dtype=graph.dtype, device=graph.device)
+        cotangent = random_cotangent((graph.samples, graph.outputs.width), like)
+        alive = [
+            i
+            for i, g in enumerate(self._pull(recorded, cotangent, several=False))
+            if g is not None
+        ]
+        chosen = [recorded[i] for i in alive]
+
+        def pull(given: Tensor) -> list[Tensor]:
+            found = self._pull(chosen, given, several=False)
+            return [g for g in found if g is not None]
+
+        def other_shapes() -> list[tuple[int, ...]] | None:
+            other = self._fewer()
+            if other is None or len(other.tape.recorded) != len(self.tape.recorded):
+                return None
+            own = {r.edge: o for r, o in zip(self.tape.recorded, other.tape.recorded,
+                                             strict=True)}  # fmt: skip
+            twins = [own.get(r.edge) for r in chosen]
+            return [t.geometry.shape if t else () for t in twins]
+
+        layouts: list[Layout | None] = [None] * len(recorded)
+        if chosen:
+            for i, layout in zip(
+                alive, find_layouts(pull, cotangent, other_shapes), strict=True
+            ):
+                layouts[i] = layout
+        return layouts
+
+    def _pull(
+        self, recorded: Sequence[Recorded], cotangents: Tensor, *, several: bool
+    ) -> list[Tensor | None]:
+        edges = [r.edge for r in recorded]
+        found = self.graph.pull_to_edges(edges, cotangents, several=several)
+        return [
+            None if g is None else r.geometry.of(g, int(several))
+            for g, r in zip(found, recorded, strict=True)
+        ]
+
+    # -- factors ----------------------------------------------------------------------
+
+    def row_bytes(self) -> int:
+        """Return the bytes of one row's cotangents at all operations."""
+        total = 0
+        for i in self.service.needed:
+            recorded = self.service.recorded[i]
+            count = torch.Size(recorded.geometry.shape).numel()
+            total += count * recorded.dtype.itemsize
+        return total
+
+    def factor_bytes(self, parameter: int, rows: int) -> int:
+        """Return the bytes of what one parameter's factors are made of."""
+        total = 0
+        for i in {u.operation for u in self.service.uses[parameter]}:
+            recorded = self.service.recorded[i]
+            count = torch.Size(recorded.geometry.shape).numel()
+            total += rows * count * recorded.dtype.itemsize
+            for path, tensor in tensors_in(recorded.args, recorded.kwargs):
+                if path not in recorded.places:
+                    total += tensor.numel() * tensor.element_size()
+        return total
+
+    def cotangents(self, given: Tensor | None, rows: int, budget: int) -> None:
+        """Pull back to all operations that are needed.
+
+        Args:
+            given: The objective's cotangent ``(N, K)``; ``None`` for every output.
+            rows: ``R``.
+            budget: Bytes; how many outputs are pulled back at once.
+        """
+        needed = self.service.needed
+        recorded = [self.service.recorded[i] for i in needed]
+        if given is not None:
+            found = self._pull(recorded, given, several=False)
+            whole = [None if g is None else g[None] for g in found]
+        else:
+            whole = self._every_output(recorded, rows, budget)
+        self._cotangents: dict[int, Tensor] = {}
+        for i, g, r in zip(needed, whole, recorded, strict=True):
+            layout = self.service.layouts[i]
+            assert layout is not None, "what is needed has one"
+            if g is None:
+                self._refuse(i, r)  # never taken for a zero
+                continue
+            samples_first = layout.front(g.detach(), self.graph.samples, 1)
+            self._cotangents[i] = samples_first.transpose(0, 1)
+
+    def _refuse(self, operation: int, recorded: Recorded) -> None:
+        """Serve no parameter that an operation without a cotangent takes."""
+        name = getattr(recorded.function, "__name__", str(recorded.function))
+        for parameter, uses in list(self.service.uses.items()):
+            if any(u.operation == operation for u in uses):
+                del self.service.uses[parameter]
+                self.service.reasons[parameter] = (
+                    f"no gradient arrives at {name}, which takes it"
+                )
+
+    def refuse(self, parameter: int, reason: str) -> None:
+        """Serve a parameter no more, now and in calls that are recorded alike."""
+        self.service.uses.pop(parameter, None)
+        self.service.reasons[parameter] = reason
+        self.remembered.wrong[parameter] = reason
+
+    def _every_output(
+        self, recorded: Sequence[Recorded], rows: int, budget: int
+    ) -> list[Tensor | None]:
+        graph = self.graph
+        several = max(min(rows, budget // max(4 * self.row_bytes(), 1)), 1)
+        whole: list[Tensor | None] = [None] * len(recorded)
+        for start in range(0, rows, several):
+            stop = min(start + several, rows)
+            hot = torch.zeros(
+                stop - start, graph.samples, graph.outputs.width,
+                dtype=graph.dtype, device=graph.device,
+            )  # fmt: skip
+            hot.diagonal(start, 0, 2).fill_(1)
+            for i, g in enumerate(self._pull(recorded, hot, several=True)):
+                if g is None:
+                    continue
+                if stop - start == rows:
+                    whole[i] = g
+                    continue
+                target = whole[i]
+                if target is None:
+                    target = whole[i] = g.new_zeros(rows, *g.shape[1:])
+                target[start:stop] = g
+        return whole
+
+    def factors(self, parameter: int, rows: int, owned: Owned) -> list[Factor]:
+        """Return the factors of one parameter's uses; none where it is not used."""
+        found = []
+        for use in self.service.uses[parameter]:
+            factors = self._factor(use, parameter, rows, owned)
+            if use.rule is None and self._answers is None:
+                for factor in factors:
+                    factor.dense(slice(0, 1))  # whether torch can vmap it
+            found += factors
+        return found
+
+    def _factor(
+        self, use: Use, parameter: int, rows: int, owned: Owned
+    ) -> list[Factor]:
+        recorded = self.service.recorded[use.operation]
+        layout = self.service.layouts[use.operation]
+        cotangent = self._cotangents[use.operation]
+        samples = self.graph.samples
+        source = self.tape.sources[use.source]
+        shape = source.tensor.shape
+        assert layout is not None, "what is served has one"
+        with torch.no_grad():
+            if use.rule is None:
+                factor: Any = generic(
+                    recorded, use.path, cotangent, layout, samples, owned
+                )
+            else:
+                operation = as_rule_sees(use.rule, recorded, use.path, layout, samples)
+                argument = argument_at(use.rule, use.path)
+                factor = use.rule.rows[str(argument)](
+                    operation, _in(cotangent, source.tensor)
+                )
+        if isinstance(factor, Tensor):
+            factor = Dense(factor, shape)
+        factor.own(owned)
+        if source.step is None:
+            return [factor]
+        derivation = self._derivation(use.source, owned)
+        if parameter not in derivation.parameters:
+            return []
+        return [Pulled(factor, derivation, parameter)]
+
+    def _derivation(self, source: int, owned: Owned) -> Derivation:
+        if not hasattr(self, "_derivations"):
+            self._derivations: dict[int, Derivation] = {}
+        if source not in self._derivations:
+            self._derivations[source] = Derivation(
+                self.tape.sources, source, self.tape.count, owned
+            )
+        return self._derivations[source]
+
+
+def _in(cotangent: Tensor, parameter: Tensor) -> Tensor:
+    """Return a cotangent in the dtype that rows are computed in.
+
+    That of the parameter, or float32, below which sums of products stall.
+    """
+    return cotangent.to(torch.promote_types(parameter.dtype, torch.float32))

@@ -1,0 +1,292 @@
+"""The tape: what a forward does with parameters, operation by operation.
+
+Modules are not asked. A parameter used functionally, tied, padded by its module or
+passed by keyword is seen like any other, because what is recorded is the torch call
+that takes the tensor itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from gradkit._rules._opened import opened
+
+__all__ = ["Edge", "Recorded", "Source", "Tape"]
+
+#: A node of the autograd graph, and which of its outputs.
+Edge = tuple[Any, int]
+
+#: An argument: its position or keyword, and the place in it where it is a list.
+Path = tuple[int | str, int | None]
+
+
+@dataclass(eq=False)
+class Source:
+    """A parameter, or a value computed from parameters and constants alone.
+
+    ``parents`` are the positions of the sources it is computed from; ``step`` computes
+    it again, from their values.
+    """
+
+    tensor: Tensor
+    edge: Edge
+    version: int
+    parents: tuple[int, ...] = ()
+    step: Step | None = None
+
+    def is_current(self) -> bool:
+        """Whether nobody has written to it since it was computed."""
+        return self.step is None or self.tensor._version == self.version
+
+
+@dataclass(eq=False)
+class Step:
+    """One call that computed a source: ``function(*args, **kwargs)[output]``."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: Which source stands where among the arguments.
+    places: dict[Path, int]
+    output: int | None
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    def is_current(self) -> bool:
+        """Whether its arguments still hold what it computed with."""
+        return all(t._version == version for t, version in self.versions)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an output lies on the memory whose gradient is asked for."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
+    offset: int = 0
+
+    def of(self, gradient: Tensor, lead: int) -> Tensor:
+        """Return a gradient in the output's shape, after ``lead`` other axes."""
+        if self.stride is None:
+            return gradient
+        gradient = gradient.contiguous()
+        size = gradient[(0,) * lead].numel()
+        flat = gradient.reshape(*gradient.shape[:lead], size)
+        front = tuple(flat.stride())[:lead]
+        return flat.as_strided(
+            (*gradient.shape[:lead], *self.shape),
+            (*front, *self.stride),
+            flat.storage_offset() + self.offset,
+        )
+
+
+@dataclass(eq=False)
+class Recorded:
+    """One call that took a source and something of the samples.
+
+    ``inputs`` are the edges of its other arguments, taken before the call.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    places: dict[Path, int]
+    inputs: set[Edge]
+    edge: Edge
+    geometry: Geometry
+    dtype: torch.dtype
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    def is_current(self) -> bool:
+        """Whether its arguments still hold what it computed with."""
+        return all(t._version == version for t, version in self.versions)
+
+
+class Tape(TorchFunctionMode):
+    """Records what one forward does with ``parameters``.
+
+    Args:
+        parameters: The tensors that the model uses as its parameters.
+        samples: Tensors of the samples that have no gradient, such as token ids.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], samples: Iterable[Tensor] = ()
+    ) -> None:
+        super().__init__()
+        self.sources = [Source(p, edge_of(p), p._version) for p in parameters]
+        self.recorded: list[Recorded] = []
+        #: Parameters that were used where gradients are off.
+        self.hidden: set[int] = set()
+        #: Why parameters that were seen to be used are not followed.
+        self.notes: dict[int, str] = {}
+        self.count = len(parameters)
+        self._known = {id(p): i for i, p in enumerate(parameters)}
+        self._of_samples = {id(t): t for t in samples}
+
+    def mark(self, tensors: Iterable[Tensor]) -> None:
+        """Note further tensors of the samples that have no gradient."""
+        self._of_samples.update((id(t), t) for t in tensors if not t.requires_grad)
+
+    # -- what torch calls -----------------------------------------------------------
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        places: dict[Path, int] = {}
+        mixed = False
+        for path, tensor in tensors_in(args, kwargs):
+            source = self._known.get(id(tensor))
+            if source is not None and self.sources[source].is_current():
+                places[path] = source
+            elif tensor.requires_grad or id(tensor) in self._of_samples:
+                mixed = True
+        if not places:
+            result = func(*args, **kwargs)
+            if mixed:
+                self._spread(result)
+            return result
+        if not torch.is_grad_enabled():
+            self.hidden.update(self._parameters_of(places.values()))
+            return func(*args, **kwargs)
+        body = opened(func)
+        if body is not None:
+            with self:
+                return body(*args, **kwargs)
+        return self._used(func, args, kwargs, places, mixed)
+
+    def _spread(self, result: Any) -> None:
+        """Note that what is computed from samples without a gradient is of them."""
+        for tensor in _tensors(result):
+            if not tensor.requires_grad:
+                self._of_samples[id(tensor)] = tensor
+
+    def _used(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        places: dict[Path, int],
+        mixed: bool,
+    ) -> Any:
+        others = [t for p, t in tensors_in(args, kwargs) if p not in places]
+        inputs = {edge_of(t) for t in others if t.requires_grad}
+        versions = [(t, t._version) for t in others if not t.is_inference()]
+        in_place = {id(t) for t in others if t._is_view()}
+        result = func(*args, **kwargs)
+        outputs = [t for t in _tensors(result) if t.requires_grad]
+        if mixed:
+            self._spread(result)
+        if not outputs:
+            return result
+        if not mixed:
+            self._derive(result, Step(func, args, kwargs, places, None, versions))
+            return result
+        if len(outputs) == 1 and id(outputs[0]) not in in_place:
+            (output,) = outputs
+            edge, geometry = _output_edge(output, others)
+            # What an operation in place was called with is gone.
+            versions = [(t, v) for t, v in versions if t is not output]
+            self.recorded.append(
+                Recorded(
+                    func, args, kwargs, places, inputs, edge, geometry, output.dtype,
+                    versions,
+                )
+            )  # fmt: skip
+            return result
+        name = getattr(func, "__name__", str(func))
+        several = len(outputs) > 1
+        what = "gives several outputs at once" if several else "writes to a view"
+        for parameter in self._parameters_of(places.values()):
+            self.notes[parameter] = f"{name} takes it and {what}"
+        return result
+
+    def _derive(self, result: Any, step: Step) -> None:
+        """Note that what is computed from sources alone is a source."""
+        parents = tuple(dict.fromkeys(step.places.values()))
+        several = isinstance(result, (tuple, list))
+        for i, tensor in enumerate(result if several else [result]):
+            if not isinstance(tensor, Tensor) or not tensor.requires_grad:
+                continue
+            if id(tensor) in self._known:
+                continue  # the same object again: `.float()` of what is one
+            own = replace(step, output=i) if several else step
+            self._known[id(tensor)] = len(self.sources)
+            self.sources.append(
+                Source(tensor, edge_of(tensor), tensor._version, parents, own)
+            )
+
+    # -- what follows from it ---------------------------------------------------------
+
+    def _parameters_of(self, sources: Iterable[int]) -> Iterator[int]:
+        """Yield the parameters that sources are computed from."""
+        waiting = list(sources)
+        while waiting:
+            i = waiting.pop()
+            if i < self.count:
+                yield i
+            waiting += self.sources[i].parents
+
+    def parameters_of(self, source: int) -> set[int]:
+        """Return the parameters that a source is computed from, or is."""
+        return set(self._parameters_of([source]))
+
+    def signature(self) -> tuple[Any, ...]:
+        """Return what was recorded, as far as it can be compared between forwards."""
+        return tuple(
+            (r.function, r.geometry, tuple(r.places.items())) for r in self.recorded
+        )
+
+
+def tensors_in(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[Path, Tensor]]:
+    """Yield the tensors among arguments, those in lists too, and where they stand."""
+    for position, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, Tensor):
+            yield (position, None), value
+        elif isinstance(value, (list, tuple)):
+            for place, part in enumerate(value):
+                if isinstance(part, Tensor):
+                    yield (position, place), part
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for part in result:
+            yield from _tensors(part)
+
+
+def edge_of(tensor: Tensor) -> Edge:
+    """Return where a tensor's gradient arrives."""
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def _output_edge(output: Tensor, others: Sequence[Tensor]) -> tuple[Edge, Geometry]:
+    """Return where an output's cotangent arrives, also after a write to it.
+
+    What is written in place to a view changes the graph of its base: the view's own
+    edge is then on no path. ``F.linear`` of three axes gives such a view.
+    """
+    shape = tuple(output.shape)
+    base = output._base if output._is_view() else None
+    if base is None or base.numel() != output.numel() or not base.requires_grad:
+        return edge_of(output), Geometry(shape)
+    if not base.is_contiguous() or any(base is t or base is t._base for t in others):
+        return edge_of(output), Geometry(shape)
+    offset = int(output.storage_offset()) - int(base.storage_offset())
+    return edge_of(base), Geometry(shape, output.stride(), offset)
