@@ -107,7 +107,7 @@ def _plan(call: Call) -> Plan:
     paths: dict[str, Path] = {}
     rest, further = list(range(len(call.parameters))), call.methods
     if call.methods[0].by_rules and reason_for(call, call.methods[0]) is None:
-        paths, further = _by_rules(call)
+        paths, further, reasons[call.methods[0].name] = _by_rules(call)
         rest = [i for i in rest if call.parameter_names[i] not in paths]
     passes = 1
     serving = call.methods[0]
@@ -119,7 +119,8 @@ def _plan(call: Call) -> Plan:
             call.parameter_names[i]: _formed(call, i, serving, probe, why.get(i))
             for i in rest
         }
-    reasons[serving.name] = None
+    if serving is not call.methods[0] or not paths:
+        reasons[serving.name] = None
     sources = task.graph.sources
     width = sum(s.element_size() * n for s, n in zip(sources, task.sizes, strict=True))
     total = task.samples * task.rows
@@ -153,8 +154,11 @@ def _probed(call: Call, methods: Sequence[Method]) -> tuple[Probe, Method]:
     return serve(replace(call, methods=list(methods)), attempt)
 
 
-def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method]]:
-    """Return the path of each parameter that rules serve, and what may serve others."""
+def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method], str | None]:
+    """Return the path of each parameter that rules serve, and what may serve others.
+
+    And why they do not serve the first of the others.
+    """
     first, *further = call.methods
     engine: Any = getattr(first.parameters, "engine")(call.task)  # noqa: B009
     rows = call.task.rows
@@ -165,9 +169,12 @@ def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method]]:
         call.parameter_names[i]: Path(first.name, "factors", nbytes, backward)
         for i, nbytes in held.items()
     }
-    if len(paths) < len(call.parameters) and not further:
-        raise refusal({first.name: no_rule(engine, call.parameter_names).message})
-    return paths, further
+    if len(paths) == len(call.parameters):
+        return paths, further, None
+    error = no_rule(engine, call.parameter_names, call.planner.budget)
+    if not further:
+        raise refusal({first.name: error.message})
+    return paths, further, error.message
 
 
 def _formed(

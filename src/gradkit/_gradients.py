@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradkit._call._open import open_call
-from gradkit._call._request import Request
 from gradkit._call._public import public
+from gradkit._call._request import Request
 from gradkit._jacobian import arrange, run, source_sizes, with_point
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._collect import collect

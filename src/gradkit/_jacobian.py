@@ -7,8 +7,8 @@ from typing import Any
 from torch import Size, Tensor
 
 from gradkit._call._open import Call, open_call
-from gradkit._call._request import Request
 from gradkit._call._public import public
+from gradkit._call._request import Request
 from gradkit._call._solve import solve
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._collect import collect

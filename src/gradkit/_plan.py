@@ -87,7 +87,11 @@ class Plan:
         serving = {p.method for p in self.paths.values()} or {self.method}
         for name, reason in self.reasons.items():
             mark = "serves" if name in serving else "could serve"
-            lines.append(f"  {name:<{width}}  {reason or mark}")
+            if reason and name in serving:
+                mark = f"serves some; {reason}"
+            elif reason:
+                mark = reason
+            lines.append(f"  {name:<{width}}  {mark}")
         lines += self._parameter_lines()
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)

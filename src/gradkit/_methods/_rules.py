@@ -43,7 +43,7 @@ class RuleRows:
         names = [p.name for p in task.forwards.parameters]
         found = factors_of(task, engine)
         if len(found) < len(names):
-            raise refusal(engine, names)
+            raise refusal(engine, names, task.planner.budget)
         sizes = list(task.sizes)
         width = max(task.rows * sum(sizes) * task.graph.dtype.itemsize, 1)
         count = max(task.planner.budget // (2 * width), 1)
@@ -94,6 +94,7 @@ def factors_of(task: Task, engine: Engine) -> dict[int, list[Factor]]:
             f"the cotangents of its operations take {format_bytes(needed)}, more than"
             f" the budget of {format_bytes(budget)}"
         )
+        engine.needed = needed
         engine.service.reasons.update(dict.fromkeys(engine.service.uses, reason))
         engine.service.uses.clear()
         return {}
@@ -116,8 +117,18 @@ def factors_of(task: Task, engine: Engine) -> dict[int, list[Factor]]:
     return found
 
 
-def refusal(engine: Engine, names: list[str]) -> UnsupportedModelError:
+def refusal(
+    engine: Engine, names: list[str], budget: int
+) -> InputError | UnsupportedModelError:
     """Return the error that rules do not serve a parameter."""
+    if engine.needed:
+        return InputError(
+            f"max_memory must hold the factors of all rows; got {budget:,} bytes, and"
+            f" method 'rules' needs {engine.needed:,} ({format_bytes(engine.needed)});"
+            " raise max_memory, or choose another method",
+            argument="max_memory",
+            needed=engine.needed,
+        )
     reasons = {names[i]: reason for i, reason in engine.service.reasons.items()}
     name, reason = next(iter(reasons.items()))
     rules = ", ".join(sorted({r.name for r in engine.table.values()}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +9,15 @@ import torch
 from torch import Tensor
 
 from gradkit._call._open import Call
+from gradkit._call._solve import refusal
 from gradkit._guards._independence import random_cotangent
 from gradkit._guards._verify import tolerance
 from gradkit._methods._method import Method
-from gradkit._methods._rules import factors_of, refusal
+from gradkit._methods._rules import factors_of
+from gradkit._methods._rules import refusal as no_rule
 from gradkit._parameter_jacobian._factored import Factored
 from gradkit._rules._engine import Engine
+from gradkit.errors import InputError, UnsupportedModelError
 
 __all__ = ["Served", "by_rules"]
 
@@ -32,9 +34,13 @@ class Served:
     engine: Engine
     reasons: dict[int, str] = field(default_factory=dict)
 
-    def reason(self, call: Call, rest: Sequence[int]) -> str:
-        """Return why one of ``rest`` is not served, in one line."""
-        return refusal(self.engine, call.parameter_names).message
+    def refusal(self, call: Call) -> InputError | UnsupportedModelError:
+        """Return the error that a parameter is not served."""
+        names, budget = call.parameter_names, call.task.planner.budget
+        error = no_rule(self.engine, names, budget)
+        if isinstance(error, InputError):
+            return error
+        return refusal({call.methods[0].name: error.message})
 
 
 def by_rules(call: Call, method: Method) -> Served:

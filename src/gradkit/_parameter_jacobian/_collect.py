@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Request
-from gradkit._call._solve import reason_for, refusal, solve
+from gradkit._call._solve import reason_for, solve
 from gradkit._memory_use import format_bytes
 from gradkit._parameter_jacobian._by_rules import by_rules
 from gradkit._parameter_jacobian._columns import Column
@@ -97,7 +97,7 @@ def _entries(call: Call) -> list[Entry]:
     served = by_rules(call, first)
     rest = [i for i in range(len(call.parameters)) if i not in served.places]
     if rest and not further:
-        raise refusal({first.name: served.reason(call, rest)})
+        raise served.refusal(call)
     entries: list[Entry] = [] if served.entry is None else [served.entry]
     return [*entries, _entry(call.only(rest, further))] if rest else entries
 

@@ -152,10 +152,10 @@ class Factored(Entry):
         for name, factors in self._factors.items():
             vector = vectors[name].to(self._working(name)).reshape(self.shapes[name])
             parts = [f.matvec(vector) for f in factors]
-            if any(p is None for p in parts):
-                total += super(Factored, self.select([name])).matvec(vectors)
-                continue
-            for part in parts:
+            known = [p for p in parts if p is not None]
+            if len(known) < len(parts):
+                known = [super(Factored, self.select([name])).matvec(vectors)]
+            for part in known:
                 total += part
         return total
 

@@ -29,10 +29,20 @@ from gradkit._rules._outer import Outer
 from gradkit._rules._rearranged import Rearranged
 from gradkit._rules._rule import Operation
 
-__all__ = ["Product", "broadcast_reason", "broadcast_rows", "fresh_letters"]
+__all__ = ["Product", "broadcast_reason", "broadcast_rows", "foreign_reason"]
+__all__ += ["fresh_letters"]
 
-_APART = "its samples are not an axis of what the parameter is multiplied with"
 _ALONG = "the parameter has an axis along the samples"
+
+
+def foreign_reason(operation: Operation) -> str | None:
+    """Return why a call on such tensors is not covered by any rule of products."""
+    if operation.dtype.is_complex:
+        return "its numbers are complex"
+    tensors = [t for t in operation.arguments.values() if isinstance(t, Tensor)]
+    if any(t.layout is not torch.strided or t.is_nested for t in tensors):
+        return "a tensor of it is sparse or nested"
+    return None
 
 
 def fresh_letters(count: int) -> str:
@@ -83,9 +93,7 @@ class Product:
         if self.operation.samples == 1:
             return None  # wherever the sample stands, all is its own
         sample = self.output[self.operation.layout.axis]
-        if sample in self.weight_axes:
-            return _ALONG
-        return None if sample in self.flow_axes else _APART
+        return _ALONG if sample in self.weight_axes else None
 
     def rows(self, cotangent: Tensor) -> Factor | Tensor:
         """Return the parameter's rows for a cotangent ``(N, R, ..)``, samples first."""

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradkit._rules._contraction import foreign_reason
 from gradkit._rules._kernel import Kernel, Sliding
 from gradkit._rules._rule import Operation, Rule
 
@@ -86,8 +87,9 @@ def _bias(operation: Operation, c: Tensor) -> Tensor:
 
 
 def _unsupported(operation: Operation) -> str | None:
-    if operation.dtype.is_complex:
-        return "its numbers are complex"
+    reason = foreign_reason(operation)
+    if reason is not None:
+        return reason
     if operation.arguments["input"].dim() != _axes(operation) + 2:
         return "its input has no batch axis"
     if not operation.layout.is_batch_first:

@@ -50,7 +50,7 @@ class Derivation:
             if step is None:
                 self.values[i] = owned(sources[i].tensor)
             else:
-                self._steps[i] = _private(step, owned)
+                self._steps[i] = _private(step)
                 waiting += sources[i].parents
         self.moves = all(map(_moves, self._steps.values())) and (
             sum(v.numel() for v in self.values.values()) == self.shape.numel()
@@ -77,6 +77,14 @@ class Derivation:
             return known[i]
 
         return of(self._source)
+
+    def repeats(self, value: Tensor) -> bool:
+        """Whether the calls give ``value`` again; those that draw numbers do not."""
+        with torch.no_grad():
+            again = self.value(self.values)
+        return again.shape == value.shape and torch.allclose(
+            again, value.detach(), rtol=1e-3, atol=0.0, equal_nan=True
+        )
 
     def pull(self, rows: Tensor, parameter: int) -> Tensor:
         """Pull rows ``(M, *shape)`` back to one parameter, ``(M, *p)``."""
@@ -219,12 +227,13 @@ def _filled(
     return args, kwargs
 
 
-def _private(step: Step, owned: Owned) -> Step:
+def _private(step: Step) -> Step:
     """Return the step with private constants, and without the sources themselves."""
 
     def kept(path: Path, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return None if path in step.places else owned(value)
+            # Cloned, since a constant may be anybody's, such as a cache's.
+            return None if path in step.places else value.detach().clone()
         if isinstance(value, (list, tuple)):
             return [kept((path[0], i), v) for i, v in enumerate(value)]
         return value

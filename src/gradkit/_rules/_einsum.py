@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradkit._rules._contraction import Product, fresh_letters
+from gradkit._rules._contraction import Product, foreign_reason, fresh_letters
 from gradkit._rules._factor import Factor
 from gradkit._rules._rule import Operation, Rows, Rule
 
@@ -80,8 +80,9 @@ def _product(operation: Operation, argument: str) -> Product:
 
 
 def _unsupported(operation: Operation) -> str | None:
-    if operation.dtype.is_complex:
-        return "its numbers are complex"
+    reason = foreign_reason(operation)
+    if reason is not None:
+        return reason
     count = operation.arguments["equation"].count(",") + 1
     if count != 2:
         return f"it multiplies {count} tensors, not two"

@@ -65,6 +65,8 @@ class Engine:
         assert isinstance(graph.tape, Tape)
         self.graph, self.tape, self.table = graph, graph.tape, table
         self._fewer = fewer
+        #: The bytes that the budget lacks room for, if it does.
+        self.needed = 0
         signature = self.tape.signature()
         self.remembered = Remembered(signature, table)
         self._answers = None
@@ -269,9 +271,10 @@ class Engine:
         if not hasattr(self, "_derivations"):
             self._derivations: dict[int, Derivation] = {}
         if source not in self._derivations:
-            self._derivations[source] = Derivation(
-                self.tape.sources, source, self.tape.count, owned
-            )
+            found = Derivation(self.tape.sources, source, self.tape.count, owned)
+            if not found.repeats(self.tape.sources[source].tensor):
+                raise NotImplementedError("what it is computed from is drawn at random")
+            self._derivations[source] = found
         return self._derivations[source]
 
 

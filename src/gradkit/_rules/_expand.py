@@ -25,7 +25,8 @@ __all__ = ["EXPAND"]
 
 def _rows(operation: Operation, cotangent: Tensor) -> Tensor:
     shape = operation.parameters["input"]
-    found = summed(operation, by_itself(operation, cotangent), aligned(operation, shape))
+    cotangent = by_itself(operation, cotangent)
+    found = summed(operation, cotangent, aligned(operation, shape))
     return found.reshape(*cotangent.shape[:2], *shape)
 
 

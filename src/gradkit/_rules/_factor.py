@@ -89,6 +89,8 @@ class Owned:
     def __call__(self, tensor: Tensor) -> Tensor:
         """Return ``tensor``, or a clone of one that is not ours."""
         tensor = tensor.detach()
+        if tensor.layout is not torch.strided:
+            return tensor.clone()
         if tensor.untyped_storage().data_ptr() in self._addresses:
             return tensor.clone()
         return tensor

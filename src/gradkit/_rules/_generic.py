@@ -115,7 +115,7 @@ def generic(
         if where not in recorded.places:
             axis = _axis(tensor, layout, samples)
         if axis is None:
-            fixed[where] = owned(tensor)
+            fixed[where] = tensor.detach().clone()  # anybody's, such as a cache's
         else:
             axes[where] = axis
             others.append(tensor.detach().movedim(axis, 0))

@@ -16,6 +16,7 @@ from gradkit._rules._contraction import (
     Product,
     broadcast_reason,
     broadcast_rows,
+    foreign_reason,
     fresh_letters,
 )
 from gradkit._rules._factor import Factor
@@ -36,8 +37,9 @@ def _product(operation: Operation, argument: str) -> Product:
 
 
 def _unsupported(operation: Operation) -> str | None:
-    if operation.dtype.is_complex:
-        return "its numbers are complex"
+    reason = foreign_reason(operation)
+    if reason is not None:
+        return reason
     for argument, shape in operation.parameters.items():
         if argument == "bias":
             reason = broadcast_reason(operation, shape)

@@ -18,6 +18,7 @@ from gradkit._rules._contraction import (
     Product,
     broadcast_reason,
     broadcast_rows,
+    foreign_reason,
     fresh_letters,
 )
 from gradkit._rules._factor import Factor
@@ -62,8 +63,9 @@ def _rule(
         arguments = ("input", *factors)
 
     def unsupported(operation: Operation) -> str | None:
-        if operation.dtype.is_complex:
-            return "its numbers are complex"
+        reason = foreign_reason(operation)
+        if reason is not None:
+            return reason
         if not all(isinstance(operation.get(a), Tensor) for a in arguments):
             return "its first arguments are not tensors"  # a deprecated form
         for argument, shape in operation.parameters.items():

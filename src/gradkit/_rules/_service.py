@@ -33,7 +33,8 @@ Find = Callable[[Sequence[Recorded]], Sequence["Layout | None"]]
 
 _UNSEEN = (
     "the tape did not see every use of it (a write into a tensor, TorchScript, another"
-    " thread, a custom Function, or a derivative taken inside forward)"
+    " thread, a custom Function, a hook on a tensor, or a derivative taken inside"
+    " forward)"
 )
 
 
@@ -99,6 +100,8 @@ def _survey(
 ) -> tuple[Service, frozenset[int]]:
     """Return the service, and further values that have samples of their own."""
     recorded = _sound(_effective(tape, promoted), tape.sources)
+    # A cotangent is read before the hooks of its tensor have run.
+    recorded = [r for r in recorded if r.edge not in tape.hooked]
     parameters = tape.sources[: tape.count]
     outside, reached = unseen_uses(outputs, recorded, parameters)
     reasons = {i: tape.notes.get(i, _UNSEEN) for i in sorted(outside)}

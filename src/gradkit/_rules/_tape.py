@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
+    peek_interpreter_stack,
+)
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
@@ -126,6 +129,8 @@ class Tape(TorchFunctionMode):
         self.hidden: set[int] = set()
         #: Why parameters that were seen to be used are not followed.
         self.notes: dict[int, str] = {}
+        #: Where a hook of the model's may change a cotangent after it is read.
+        self.hooked: set[Edge] = set()
         self.count = len(parameters)
         self._known = {id(p): i for i, p in enumerate(parameters)}
         self._of_samples = {id(t): t for t in samples}
@@ -144,6 +149,8 @@ class Tape(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.register_hook and args[0].requires_grad:
+            self.hooked.add(edge_of(args[0]))
         places: dict[Path, int] = {}
         mixed = False
         for path, tensor in tensors_in(args, kwargs):
@@ -151,8 +158,9 @@ class Tape(TorchFunctionMode):
             if source is not None and self.sources[source].is_current():
                 places[path] = source
             elif tensor.requires_grad or id(tensor) in self._of_samples:
-                mixed = True
-        if not places:
+                mixed = mixed or not _only_asked(func, path)
+        if not places or peek_interpreter_stack() is not None:
+            # Inside torch.func a tensor is a wrapper, of which nothing can be told.
             result = func(*args, **kwargs)
             if mixed:
                 self._spread(result)
@@ -247,6 +255,19 @@ class Tape(TorchFunctionMode):
         return tuple(
             (r.function, r.geometry, tuple(r.places.items())) for r in self.recorded
         )
+
+
+#: Methods that ask a tensor for its shape, dtype or device alone; the first argument
+#: of some is read.
+_LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "rand_like")
+_NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
+_AS = ("to", "type_as", "expand_as", "view_as", "reshape_as")
+
+
+def _only_asked(func: Callable[..., Any], path: Path) -> bool:
+    """Whether a function does not read the values of an argument."""
+    name = getattr(func, "__name__", "")
+    return name in _LIKE or name in _NEW or (name in _AS and path[0] != 0)
 
 
 def tensors_in(
