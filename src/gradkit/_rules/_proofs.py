@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch.autograd.function import BackwardCFunction
+
 from gradkit._rules._tape import Edge, Recorded, Source
 
-__all__ = ["is_whole", "unseen_uses"]
+__all__ = ["has_python_nodes", "is_whole", "unseen_uses"]
 
 
 def _next(edge: Edge) -> Iterator[Edge]:
@@ -89,3 +91,18 @@ def unseen_uses(
             continue
         waiting += _next(edge)
     return found, reached
+
+
+def has_python_nodes(outputs: Iterable[Edge]) -> bool:
+    """Whether a node of the graph is defined in Python, where parameters can hide."""
+    seen: set[Any] = set()
+    waiting = list(outputs)
+    while waiting:
+        edge = waiting.pop()
+        if edge[0] in seen:
+            continue
+        if isinstance(edge[0], BackwardCFunction):
+            return True
+        seen.add(edge[0])
+        waiting += _next(edge)
+    return False

@@ -11,7 +11,7 @@ from torch import Size
 
 from gradkit._rules._generic import generic_reason
 from gradkit._rules._layout import Layout
-from gradkit._rules._proofs import is_whole, unseen_uses
+from gradkit._rules._proofs import has_python_nodes, is_whole, unseen_uses
 from gradkit._rules._rule import Operation, Rule
 from gradkit._rules._tape import (
     Edge,
@@ -105,7 +105,7 @@ def _survey(
     parameters = tape.sources[: tape.count]
     outside, reached = unseen_uses(outputs, recorded, parameters)
     reasons = {i: tape.notes.get(i, _UNSEEN) for i in sorted(outside)}
-    for i in tape.hidden:
+    for i in tape.hidden if has_python_nodes(outputs) else ():
         reasons[i] = (
             "it is used where gradients are off, as in a re-entrant checkpoint, and"
             " the graph cannot show what becomes of it"
