@@ -23,11 +23,13 @@ def evaluate(
     autocast: Autocast,
     *,
     batched: bool,
+    renew: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``.
 
     It is called once, on the outputs of the whole batch. Unless the result keeps
-    its graph, it sees copies that no graph of the model hangs on.
+    its graph, it sees copies that no graph of the model hangs on. That it does not
+    couple samples is proved; of one of ``gk.objectives`` only where proofs are renewed.
     """
     outputs = graph.outputs
     if objective is None:
@@ -72,7 +74,7 @@ def evaluate(
         )
 
     ones = torch.ones_like(values.detach())
-    if batched:
+    if batched and (renew or not is_supplied(objective)):
         refuse_coupling(
             pull,
             ones,

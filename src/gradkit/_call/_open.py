@@ -140,7 +140,11 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         elif request.takes_objective:
             with forwards.watch():
                 values, cotangent = evaluate(
-                    objective, graph, guard.autocast, batched=inputs.batched
+                    objective,
+                    graph,
+                    guard.autocast,
+                    batched=inputs.batched,
+                    renew=guard.closely,
                 )
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))

@@ -112,6 +112,8 @@ def weighted(
 
 # -- sums and products -----------------------------------------------------------------
 
+_OVERWRITES = "it overwrites what its derivative needs"
+
 
 def _operand(operation: Operation, argument: str) -> Tensor:
     """Return an argument as it was computed with: integers too as real numbers."""
@@ -175,7 +177,7 @@ def _refused_product(operation: Operation) -> str | None:
     if operation.get("rounding_mode") is not None:
         return "its quotients are rounded"
     if is_in_place(operation.function):
-        return "it overwrites what its derivative needs"
+        return _OVERWRITES
     return _refused(operation, "input", "other")
 
 
@@ -276,6 +278,14 @@ DIVIDE = Rule(
 )
 
 
+def _refused_addcmul(operation: Operation) -> str | None:
+    written = operation.arguments["input"] if is_in_place(operation.function) else None
+    factors = ("tensor1", "tensor2")
+    if written is not None and any(operation.get(f) is written for f in factors):
+        return _OVERWRITES
+    return _refused(operation, "input", *factors)
+
+
 def _beside(argument: str) -> Rows:
     """Return the rows of one factor of ``addcmul``: the weights are the other's."""
 
@@ -288,8 +298,8 @@ def _beside(argument: str) -> Rows:
 # Adds a product, broadcast: y = x + value p q.
 # Jacobian: dy[e] / dx[e'] = 1, dy[e] / dp[e'] = value q[e] where e' was used for e.
 # Pullback: rows[n, r, e'] = sum_e c[n, r, e], or value sum_e c[n, r, e] q[n, e].
-# Covers any broadcasting, value, writes to x; complex numbers and a parameter with a
-# samples axis of its own are refused.
+# Covers any broadcasting, value, writes to x unless x is a factor too; refuses what ADD
+# does.
 # https://docs.pytorch.org/docs/stable/generated/torch.addcmul.html
 ADDCMUL = Rule(
     "addcmul",
@@ -300,5 +310,5 @@ ADDCMUL = Rule(
         "tensor1": _beside("tensor2"),
         "tensor2": _beside("tensor1"),
     },
-    lambda operation: _refused(operation, "input", "tensor1", "tensor2"),
+    _refused_addcmul,
 )

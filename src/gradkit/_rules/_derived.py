@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradkit._rules._factor import Factor, Owned
-from gradkit._rules._tape import Path, Source, Step
+from gradkit._rules._recorded import Path, Source, Step
 
 __all__ = ["Derivation", "Pulled"]
 

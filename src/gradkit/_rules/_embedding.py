@@ -82,13 +82,6 @@ EMBEDDING = Rule(
 _SUM, _MEAN, _MAX = range(3)
 
 
-def _starts(operation: Operation) -> Tensor:
-    """Return where each bag begins among the indices."""
-    offsets = operation.values("offsets")
-    whole = operation.get("include_last_offset", False)
-    return offsets[:-1] if whole else offsets
-
-
 def _padding(operation: Operation) -> int:
     """Return the index that is not counted, ``-1`` if there is none."""
     given = operation.get("padding_idx")
@@ -99,17 +92,17 @@ def _shares(operation: Operation, bag: Tensor, counted: Tensor) -> Tensor:
     """Return what each index's row is multiplied by in its bag, ``(J, 1 or d)``."""
     mode = operation.get("mode", _SUM)
     if mode == _MAX:
-        return _is_largest(operation, bag, counted)
+        return _is_largest(operation, bag)
     if mode == _MEAN:
         sizes = bag.new_zeros(operation.shape[0]).index_add_(0, bag, counted.long())
         sizes = sizes.to(operation.compute or operation.dtype)
-        return sizes[bag, None].clamp(min=1).reciprocal()
+        return sizes[bag, None].reciprocal()
     if operation.get("per_sample_weights") is not None:
         return operation.values("per_sample_weights")[:, None]
     return counted[:, None]
 
 
-def _is_largest(operation: Operation, bag: Tensor, counted: Tensor) -> Tensor:
+def _is_largest(operation: Operation, bag: Tensor) -> Tensor:
     """Return whether each index gave its bag's largest entries, ``(J, d)``."""
     weight, index = operation.values("weight"), operation.values("indices")
     offsets = operation.values("offsets")
@@ -119,10 +112,10 @@ def _is_largest(operation: Operation, bag: Tensor, counted: Tensor) -> Tensor:
     largest = torch.embedding_bag(
         weight, index, offsets, False, _MAX, False, None, whole, padding
     )[3]
-    same = (largest[bag] == index[:, None]) & counted[:, None]
+    same = largest[bag] == index[:, None]
     # An index that stands in its bag more than once is counted the first time.
     running = same.cumsum(0)
-    before = (running - same.long())[_starts(operation)[bag]]
+    before = (running - same.long())[offsets[bag]]
     return same & (running == before + 1)
 
 
@@ -167,8 +160,9 @@ class _Slots:
 def _rows_of_bags(operation: Operation, cotangent: Tensor) -> Lookup:
     index = operation.values("indices").long()
     each = torch.arange(len(index), device=index.device)
-    starts = _starts(operation).to(each.dtype)
-    bag = torch.searchsorted(starts, each, right=True) - 1
+    # A last offset, if there is one, is past all of them.
+    offsets = operation.values("offsets").to(each.dtype)
+    bag = torch.searchsorted(offsets, each, right=True) - 1
     counted = index != _padding(operation)
     shares = _shares(operation, bag, counted)
     slots = _Slots.of(operation, bag)
@@ -260,7 +254,7 @@ def _refused_selection(operation: Operation) -> str | None:
 # Pullback: rows[n, r, v, o] = sum_t c[n, r, t, o] [v[n, t] = v].
 # Covers one tensor of integers of any shape, negative ones too, and full slices after
 # it; masks, and indices along other axes, are refused.
-# https://docs.pytorch.org/docs/stable/tensor_view.html
+# https://docs.pytorch.org/docs/stable/tensors.html
 LOOK_UP = Rule(
     "getitem",
     spelled("__getitem__"),

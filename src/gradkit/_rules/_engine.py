@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,28 +16,27 @@ from gradkit._rules._factor import Dense, Factor, Owned
 from gradkit._rules._generic import generic
 from gradkit._rules._layout import Layout
 from gradkit._rules._ownership import find_layouts
+from gradkit._rules._recorded import Recorded, edge_of, tensors_in
 from gradkit._rules._service import (
+    Service,
     Table,
     Use,
     argument_at,
     as_rule_sees,
     survey,
 )
-from gradkit._rules._tape import Recorded, Tape, edge_of, tensors_in
+from gradkit._rules._tape import Tape
 
 __all__ = ["Engine", "Remembered"]
 
 
 @dataclass
 class Remembered:
-    """Where the samples stood, for a forward that is recorded alike.
-
-    ``found`` holds the answers in the order in which they were asked for.
-    """
+    """What was found of a forward, for one that is recorded alike; no tensors."""
 
     signature: Any
     table: Table
-    found: list[list[Layout | None]] = field(default_factory=list)
+    service: Service
     #: What turned out wrong by its check.
     wrong: dict[int, str] = field(default_factory=dict)
     #: Why rules do not serve some parameters, for those who ask.
@@ -68,33 +67,29 @@ class Engine:
         #: The bytes that the budget lacks room for, if it does.
         self.needed = 0
         signature = self.tape.signature()
-        self.remembered = Remembered(signature, table)
-        self._answers = None
-        if (
+        alike = (
             remembered is not None
             and remembered.signature == signature
             and remembered.table is table
-        ):
-            self._answers = iter(remembered.found)
-            self.remembered.wrong = dict(remembered.wrong)
+        )
+        known = remembered if alike else None
+        #: Whether samples were looked for anew.
+        self.proved = False
         outputs = [edge_of(t) for t in graph.outputs.tensors if t.requires_grad]
         self.service = survey(
-            self.tape, table, outputs, graph.samples, self._find_layouts
-        )
-        for parameter, reason in self.remembered.wrong.items():
+            self.tape, table, outputs, graph.samples, self._prove_layouts,
+            known.service if known else None,
+        )  # fmt: skip
+        wrong = dict(known.wrong) if known else {}
+        kept = replace(self.service, recorded=[], uses=dict(self.service.uses))
+        self.remembered = Remembered(signature, table, kept, wrong)
+        for parameter, reason in wrong.items():
             self.refuse(parameter, reason)
 
     # -- where samples stand --------------------------------------------------------
 
-    def _find_layouts(self, recorded: Sequence[Recorded]) -> list[Layout | None]:
-        answer = None if self._answers is None else next(self._answers, None)
-        if answer is None or len(answer) != len(recorded):
-            self._answers = None
-            answer = self._prove_layouts(recorded)
-        self.remembered.found.append(answer)
-        return answer
-
     def _prove_layouts(self, recorded: Sequence[Recorded]) -> list[Layout | None]:
+        self.proved = True
         graph = self.graph
         like = torch.empty((), dtype=graph.dtype, device=graph.device)
         cotangent = random_cotangent((graph.samples, graph.outputs.width), like)
@@ -230,7 +225,7 @@ class Engine:
         found = []
         for use in self.service.uses[parameter]:
             factors = self._factor(use, parameter, rows, owned)
-            if use.rule is None and self._answers is None:
+            if use.rule is None and self.proved:
                 for factor in factors:
                     factor.dense(slice(0, 1))  # whether torch can vmap it
             found += factors

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradkit._rules._factor import Factor, Owned
 from gradkit._rules._layout import Layout
-from gradkit._rules._tape import Path, Recorded, tensors_in
+from gradkit._rules._recorded import Path, Recorded, tensors_in
 
 __all__ = ["Recomputed", "generic", "generic_reason"]
 

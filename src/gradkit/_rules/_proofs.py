@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
-from gradkit._rules._tape import Edge, Recorded, Source
+from gradkit._rules._recorded import Edge, Recorded, Source
 
 __all__ = ["has_python_nodes", "is_whole", "unseen_uses"]
 

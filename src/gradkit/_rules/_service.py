@@ -12,16 +12,9 @@ from torch import Size
 from gradkit._rules._generic import generic_reason
 from gradkit._rules._layout import Layout
 from gradkit._rules._proofs import has_python_nodes, is_whole, unseen_uses
+from gradkit._rules._recorded import Edge, Geometry, Path, Recorded, Source, tensors_in
 from gradkit._rules._rule import Operation, Rule
-from gradkit._rules._tape import (
-    Edge,
-    Geometry,
-    Path,
-    Recorded,
-    Source,
-    Tape,
-    tensors_in,
-)
+from gradkit._rules._tape import Tape
 
 __all__ = ["Service", "Table", "Use", "survey"]
 
@@ -35,6 +28,10 @@ _UNSEEN = (
     "the tape did not see every use of it (a write into a tensor, TorchScript, another"
     " thread, a custom Function, a hook on a tensor, or a derivative taken inside"
     " forward)"
+)
+_HIDDEN = (
+    "it is used where gradients are off, as in a re-entrant checkpoint, and the graph"
+    " cannot show what becomes of it"
 )
 
 
@@ -63,6 +60,13 @@ class Service:
     uses: dict[int, list[Use]]
     reasons: dict[int, str] = field(default_factory=dict)
     promoted: frozenset[int] = frozenset()
+    unseen: dict[int, str] = field(default_factory=dict)
+
+    def is_current(self) -> bool:
+        """Whether the operations still hold what they computed with."""
+        return len(self.recorded) == len(self.layouts) and all(
+            self.recorded[i].is_current() for i in self.needed
+        )
 
     @property
     def needed(self) -> list[int]:
@@ -71,7 +75,12 @@ class Service:
 
 
 def survey(
-    tape: Tape, table: Table, outputs: Sequence[Edge], samples: int, find: Find
+    tape: Tape,
+    table: Table,
+    outputs: Sequence[Edge],
+    samples: int,
+    find: Find,
+    known: Service | None = None,
 ) -> Service:
     """Return what the rules serve of one forward.
 
@@ -81,57 +90,73 @@ def survey(
         outputs: Where the outputs' cotangents arrive.
         samples: ``N``.
         find: Tells where the samples stand; asked for what is needed alone.
+        known: What was found of a forward that was recorded alike. That the tape is
+            complete is proved anew.
     """
+    if known is not None:
+        seen = _seen(tape, outputs, known.promoted)
+        again = replace(known, recorded=seen.recorded, uses=dict(known.uses))
+        if seen.unseen == known.unseen and again.is_current():
+            return again
     promoted: frozenset[int] = frozenset()
     while True:
-        service, further = _survey(tape, table, outputs, samples, find, promoted)
+        seen = _seen(tape, outputs, promoted)
+        service, further = _uses(tape, table, seen, samples, find, promoted)
         if not further - promoted:
             return service
         promoted |= further
 
 
-def _survey(
-    tape: Tape,
-    table: Table,
-    outputs: Sequence[Edge],
-    samples: int,
-    find: Find,
-    promoted: frozenset[int],
-) -> tuple[Service, frozenset[int]]:
-    """Return the service, and further values that have samples of their own."""
+@dataclass(frozen=True)
+class _Seen:
+    """The operations that are crossed, and the uses that no operation explains."""
+
+    recorded: list[Recorded]
+    unseen: dict[int, str]
+
+
+def _seen(tape: Tape, outputs: Sequence[Edge], promoted: frozenset[int]) -> _Seen:
     recorded = _sound(_effective(tape, promoted), tape.sources)
     # A cotangent is read before the hooks of its tensor have run.
     recorded = [r for r in recorded if r.edge not in tape.hooked]
     parameters = tape.sources[: tape.count]
     outside, reached = unseen_uses(outputs, recorded, parameters)
-    reasons = {i: tape.notes.get(i, _UNSEEN) for i in sorted(outside)}
-    for i in tape.hidden if has_python_nodes(outputs) else ():
-        reasons[i] = (
-            "it is used where gradients are off, as in a re-entrant checkpoint, and"
-            " the graph cannot show what becomes of it"
-        )
-    recorded = [recorded[i] for i in sorted(reached)]
-    layouts = list(find(recorded))
+    unseen = {i: tape.notes.get(i, _UNSEEN) for i in sorted(outside)}
+    for i in tape.hidden if tape.hidden and has_python_nodes(outputs) else ():
+        unseen[i] = _HIDDEN
+    return _Seen([recorded[i] for i in sorted(reached)], unseen)
+
+
+def _uses(
+    tape: Tape,
+    table: Table,
+    seen: _Seen,
+    samples: int,
+    find: Find,
+    promoted: frozenset[int],
+) -> tuple[Service, frozenset[int]]:
+    """Return the service, and further values that have samples of their own."""
+    layouts = list(find(seen.recorded))
+    reasons = dict(seen.unseen)
     uses: dict[int, list[Use]] = {}
     further: set[int] = set()
-    for i, (operation, layout) in enumerate(zip(recorded, layouts, strict=True)):
-        for path, source in operation.places.items():
+    for i, (operation, layout) in enumerate(zip(seen.recorded, layouts, strict=True)):
+        for path, place in operation.places.items():
+            source = tape.sources[place]
             rule = rule_of(table, operation)
             reason = _refusal(rule, operation, path, layout, samples)
-            if reason is not None:
-                own = tape.sources[source].step is not None and _has_samples(
-                    tape.sources[source], layout, samples
-                )
-                if not own:
-                    rule, reason = None, _by_generic(operation, layout, samples, reason)
-            if reason is not None and tape.sources[source].step is not None:
-                further.add(source)
-            for parameter in tape.parameters_of(source):
+            own = source.step is not None and _has_samples(source, layout, samples)
+            if reason is not None and not own:
+                rule, reason = None, _by_generic(operation, layout, samples, reason)
+            if reason is not None and source.step is not None:
+                further.add(place)
+            for parameter in tape.parameters_of(place):
                 if reason is not None:
                     reasons.setdefault(parameter, reason)
-                uses.setdefault(parameter, []).append(Use(i, path, source, rule))
+                uses.setdefault(parameter, []).append(Use(i, path, place, rule))
     uses = {i: uses.get(i, []) for i in range(tape.count) if i not in reasons}
-    return Service(recorded, layouts, uses, reasons, promoted), frozenset(further)
+    service = Service(seen.recorded, layouts, uses, reasons, promoted, seen.unseen)
+    return service, frozenset(further)
 
 
 def _effective(tape: Tape, promoted: frozenset[int]) -> list[Recorded]:

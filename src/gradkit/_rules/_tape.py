@@ -8,7 +8,7 @@ that takes the tensor itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,99 +16,22 @@ from torch import Tensor
 from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
     peek_interpreter_stack,
 )
-from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from gradkit._rules._opened import opened
+from gradkit._rules._recorded import (
+    Edge,
+    Geometry,
+    Path,
+    Recorded,
+    Source,
+    Step,
+    edge_of,
+    settings_of,
+    tensors_in,
+)
 
-__all__ = ["Edge", "Recorded", "Source", "Tape"]
-
-#: A node of the autograd graph, and which of its outputs.
-Edge = tuple[Any, int]
-
-#: An argument: its position or keyword, and the place in it where it is a list.
-Path = tuple[int | str, int | None]
-
-
-@dataclass(eq=False)
-class Source:
-    """A parameter, or a value computed from parameters and constants alone.
-
-    ``parents`` are the positions of the sources it is computed from; ``step`` computes
-    it again, from their values.
-    """
-
-    tensor: Tensor
-    edge: Edge
-    version: int
-    parents: tuple[int, ...] = ()
-    step: Step | None = None
-
-    def is_current(self) -> bool:
-        """Whether nobody has written to it since it was computed."""
-        return self.step is None or self.tensor._version == self.version
-
-
-@dataclass(eq=False)
-class Step:
-    """One call that computed a source: ``function(*args, **kwargs)[output]``."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    #: Which source stands where among the arguments.
-    places: dict[Path, int]
-    output: int | None
-    versions: list[tuple[Tensor, int]] = field(default_factory=list)
-
-    def is_current(self) -> bool:
-        """Whether its arguments still hold what it computed with."""
-        return all(t._version == version for t, version in self.versions)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How an output lies on the memory whose gradient is asked for."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None = None
-    offset: int = 0
-
-    def of(self, gradient: Tensor, lead: int) -> Tensor:
-        """Return a gradient in the output's shape, after ``lead`` other axes."""
-        if self.stride is None:
-            return gradient
-        gradient = gradient.contiguous()
-        size = gradient[(0,) * lead].numel()
-        flat = gradient.reshape(*gradient.shape[:lead], size)
-        front = tuple(flat.stride())[:lead]
-        return flat.as_strided(
-            (*gradient.shape[:lead], *self.shape),
-            (*front, *self.stride),
-            flat.storage_offset() + self.offset,
-        )
-
-
-@dataclass(eq=False)
-class Recorded:
-    """One call that took a source and something of the samples.
-
-    ``inputs`` are the edges of its other arguments, taken before the call.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    places: dict[Path, int]
-    inputs: set[Edge]
-    edge: Edge
-    geometry: Geometry
-    dtype: torch.dtype
-    versions: list[tuple[Tensor, int]] = field(default_factory=list)
-
-    def is_current(self) -> bool:
-        """Whether its arguments still hold what it computed with."""
-        return all(t._version == version for t, version in self.versions)
+__all__ = ["Tape"]
 
 
 class Tape(TorchFunctionMode):
@@ -253,7 +176,8 @@ class Tape(TorchFunctionMode):
     def signature(self) -> tuple[Any, ...]:
         """Return what was recorded, as far as it can be compared between forwards."""
         return tuple(
-            (r.function, r.geometry, tuple(r.places.items())) for r in self.recorded
+            (r.function, r.geometry, tuple(r.places.items()), *settings_of(r))
+            for r in self.recorded
         )
 
 
@@ -270,31 +194,12 @@ def _only_asked(func: Callable[..., Any], path: Path) -> bool:
     return name in _LIKE or name in _NEW or (name in _AS and path[0] != 0)
 
 
-def tensors_in(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[Path, Tensor]]:
-    """Yield the tensors among arguments, those in lists too, and where they stand."""
-    for position, value in (*enumerate(args), *kwargs.items()):
-        if isinstance(value, Tensor):
-            yield (position, None), value
-        elif isinstance(value, (list, tuple)):
-            for place, part in enumerate(value):
-                if isinstance(part, Tensor):
-                    yield (position, place), part
-
-
 def _tensors(result: Any) -> Iterator[Tensor]:
     if isinstance(result, Tensor):
         yield result
     elif isinstance(result, (list, tuple)):
         for part in result:
             yield from _tensors(part)
-
-
-def edge_of(tensor: Tensor) -> Edge:
-    """Return where a tensor's gradient arrives."""
-    edge = get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
 
 
 def _output_edge(output: Tensor, others: Sequence[Tensor]) -> tuple[Edge, Geometry]:

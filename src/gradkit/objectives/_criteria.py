@@ -132,8 +132,20 @@ def _settings(base: Any) -> dict[str, Any]:
     names = ("reduction", "ignore_index", "weight")
     if isinstance(base, nn.Module):
         return {name: getattr(base, name) for name in names if hasattr(base, name)}
+    if getattr(base, "__module__", None) == F.__name__:
+        return dict(_defaults_of_torch(base))
+    return dict(_defaults(base))
+
+
+@functools.lru_cache(maxsize=256)
+def _defaults_of_torch(function: Any) -> Mapping[str, Any]:
+    return _defaults(function)
+
+
+def _defaults(function: Any) -> Mapping[str, Any]:
+    names = ("reduction", "ignore_index", "weight")
     try:
-        parameters = inspect.signature(base).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # A builtin, which has no signature.
         return {}
     return {name: parameters[name].default for name in names if name in parameters}
