@@ -15,6 +15,11 @@ from gradkit._rules._broadcast import (
     REVERSED_SUBTRACT,
     SUBTRACT,
 )
+from gradkit._rules._convolution import (
+    CONVOLUTION,
+    CONVOLUTION_OF_ANY_KIND,
+    TRANSPOSED_CONVOLUTION,
+)
 from gradkit._rules._einsum import EINSUM
 from gradkit._rules._embedding import (
     EMBEDDING,
@@ -23,7 +28,7 @@ from gradkit._rules._embedding import (
     LOOK_UP,
 )
 from gradkit._rules._expand import EXPAND
-from gradkit._rules._joining import CAT, STACK, WHERE, WHERE_OF_INPUT
+from gradkit._rules._joining import CAT, REPEAT, STACK, WHERE, WHERE_OF_INPUT
 from gradkit._rules._linear import LINEAR
 from gradkit._rules._normalisation import (
     BATCH_NORM,
@@ -49,6 +54,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             BILINEAR,
             BMM,
             CAT,
+            CONVOLUTION,
+            CONVOLUTION_OF_ANY_KIND,
             DIVIDE,
             EINSUM,
             EMBEDDING,
@@ -65,11 +72,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             MULTIPLY,
             MV,
             PRELU,
+            REPEAT,
             REVERSED_SUBTRACT,
             RMATMUL,
             RMS_NORM,
             STACK,
             SUBTRACT,
+            TRANSPOSED_CONVOLUTION,
             WHERE,
             WHERE_OF_INPUT,
         )

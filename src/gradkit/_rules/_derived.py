@@ -223,7 +223,7 @@ def _filled(
             continue
         parts = list(holder[position])
         parts[place] = values[source]
-        holder[position] = parts
+        holder[position] = type(holder[position])(parts)
     return args, kwargs
 
 
@@ -234,8 +234,8 @@ def _private(step: Step) -> Step:
         if isinstance(value, Tensor):
             # Cloned, since a constant may be anybody's, such as a cache's.
             return None if path in step.places else value.detach().clone()
-        if isinstance(value, (list, tuple)):
-            return [kept((path[0], i), v) for i, v in enumerate(value)]
+        if type(value) in (list, tuple):
+            return type(value)(kept((path[0], i), v) for i, v in enumerate(value))
         return value
 
     args = tuple(kept((i, None), v) for i, v in enumerate(step.args))

@@ -150,6 +150,6 @@ def _with_names(kwargs: dict[str, Any], filled: dict[Path, Any]) -> dict[str, An
 
 
 def _at(key: int | str, value: Any, filled: dict[Path, Any]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [filled.get((key, i), part) for i, part in enumerate(value)]
+    if type(value) in (list, tuple):
+        return type(value)(filled.get((key, i), v) for i, v in enumerate(value))
     return filled.get((key, None), value)

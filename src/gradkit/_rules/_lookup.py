@@ -16,14 +16,14 @@ class Lookup(Factor):
     """Rows with ``sum_t c[n, r, t]`` at the entries ``index[n, t]`` of ``V``.
 
     Args:
-        shape: The table's shape ``(V, d)``.
+        shape: The table's shape ``(V, ..)``, ``d`` numbers at each index.
         cotangent: ``(N, R, T, d)``; zero where an index is not to be counted.
         index: ``(N, T)``.
     """
 
     def __init__(self, shape: Iterable[int], cotangent: Tensor, index: Tensor) -> None:
         super().__init__(shape, cotangent.shape[0], cotangent.shape[1])
-        self.cotangent, self.index = cotangent, index
+        self.cotangent, self.index = cotangent, index.contiguous()
 
     def dense(self, part: slice) -> Tensor:
         """Return the rows ``(n, R, p)`` of some samples."""
@@ -72,13 +72,13 @@ class Lookup(Factor):
 
     def matvec(self, vector: Tensor) -> Tensor:
         """Return inner products with ``vector``."""
-        looked_up = vector.reshape(self.shape).to(self.cotangent)[self.index]
+        looked_up = vector.reshape(self.shape[0], -1).to(self.cotangent)[self.index]
         return torch.einsum("nrtd,ntd->nr", self.cotangent, looked_up)
 
     def rmatvec(self, weights: Tensor) -> Tensor:
         """Return the weighted sum of rows."""
         pulled = torch.einsum("nr,nrtd->ntd", weights, self.cotangent).flatten(0, 1)
-        found = pulled.new_zeros(self.shape)
+        found = pulled.new_zeros(self.shape[0], pulled.shape[-1])
         return found.index_add_(0, self.index.reshape(-1), pulled).reshape(-1)
 
     def sum_of_squares(self) -> Tensor:
@@ -88,7 +88,7 @@ class Lookup(Factor):
         pairs, place = key.unique(return_inverse=True)
         c = self.cotangent.transpose(1, 2).flatten(0, 1)  # (N * T, R, d)
         added = c.new_zeros(len(pairs), *c.shape[1:]).index_add_(0, place, c)
-        found = c.new_zeros(self.shape)
+        found = c.new_zeros(self.shape[0], c.shape[-1])
         return found.index_add_(
             0, pairs % self.shape[0], added.square().sum(1)
         ).reshape(-1)
