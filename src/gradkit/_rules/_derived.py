@@ -38,6 +38,8 @@ class Derivation:
         self, sources: Sequence[Source], source: int, count: int, owned: Owned
     ) -> None:
         self.shape = sources[source].tensor.shape
+        # In which rows of the value are computed; the parameters may have another.
+        self.dtype = torch.promote_types(sources[source].tensor.dtype, torch.float32)
         self._source = source
         self._steps: dict[int, Step] = {}
         self.values: dict[int, Tensor] = {}
@@ -184,11 +186,11 @@ class Pulled(Factor):
     def matvec(self, vector: Tensor) -> Tensor | None:
         """Return inner products with ``vector``, pushed forward to the value."""
         pushed = self.derivation.push(vector.reshape(self.shape), self.parameter)
-        return self.inner_factor.matvec(pushed)
+        return self.inner_factor.matvec(pushed.to(self.derivation.dtype))
 
     def rmatvec(self, weights: Tensor) -> Tensor | None:
         """Return the weighted sum of rows: one pull-back of the value's."""
-        found = self.inner_factor.rmatvec(weights)
+        found = self.inner_factor.rmatvec(weights.to(self.derivation.dtype))
         return None if found is None else self._pull(found[None]).reshape(-1)
 
 

@@ -104,7 +104,8 @@ class Dense(Factor):
 
     def __init__(self, values: Tensor, shape: Iterable[int]) -> None:
         super().__init__(shape, values.shape[0], values.shape[1])
-        self.values = values.reshape(self.samples, self.rows, -1)
+        size = self.shape.numel()
+        self.values = values.reshape(self.samples, self.rows, size)
 
     def dense(self, part: slice) -> Tensor:
         """Return the rows ``(n, R, p)`` of some samples."""

@@ -98,8 +98,7 @@ class Outer(Factor):
     def dense(self, part: slice) -> Tensor:
         """Return the rows ``(n, R, p)`` of some samples."""
         c, x = self.cotangent[part], self.flowing.part(part)
-        found = self._outer(c, x[:, None])
-        return found.reshape(*found.shape[:2], -1)
+        return self._outer(c, x[:, None]).flatten(2)
 
     def _outer(self, c: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply ``(n, R, G, T, o)`` and ``(n, 1, G, T, i)`` over positions."""
@@ -147,13 +146,13 @@ class Outer(Factor):
             isinstance(other, Outer)
             and self.groups == other.groups
             and self.inputs_first == other.inputs_first
-            and self._is_small()
-            and other._is_small()
         )
 
     def inner(self, other: Factor) -> Tensor | None:
         """Return inner products with the same rows of another use."""
         if not isinstance(other, Outer) or not self._like(other):
+            return None
+        if not (self._is_small() and other._is_small()):
             return None
         whole = slice(None)
         x, y = self.flowing.part(whole), other.flowing.part(whole)
@@ -164,6 +163,12 @@ class Outer(Factor):
     def gram(self, other: Factor) -> Tensor | None:
         """Return inner products with the rows of others."""
         if not isinstance(other, Outer) or not self._like(other):
+            return None
+        # Of every sample with every other: rows are formed once for all of them.
+        pairs = self.positions * other.positions
+        if pairs > 1 and pairs * (self.outputs + self.inputs) > (
+            self.outputs * self.inputs
+        ):
             return None
         whole = slice(None)
         x, y = self.flowing.part(whole), other.flowing.part(whole)
@@ -181,7 +186,7 @@ class Outer(Factor):
         width = other.samples * other.rows
         bands = []
         for n in range(self.samples):
-            flows = torch.einsum("gti,mgsi->mgts", x[n], y)
+            flows = torch.einsum("gai,mgbi->mgab", x[n], y)
             pulls = torch.einsum(
                 "rgto,mqgso->rmqgts", self.cotangent[n], other.cotangent
             )
@@ -202,15 +207,15 @@ class Outer(Factor):
             matrix = vector.reshape(self.inputs, self.outputs)
         else:
             matrix = vector.reshape(self.outputs, self.inputs).T
-        moved = product(x.flatten(0, 1), matrix.to(x)).view(*x.shape[:2], -1)
-        return torch.einsum("nrto,nto->nr", c, moved)
+        moved = product(x.flatten(0, 1), matrix.to(x)).unflatten(0, x.shape[:2])
+        return (c * moved[:, None]).sum((-1, -2))
 
     def rmatvec(self, weights: Tensor) -> Tensor | None:
         """Return the weighted sum of rows."""
         if self.groups > 1:
             return None
         c, x = self._flat()
-        pulled = torch.einsum("nr,nrto->nto", weights, c).flatten(0, 1)
+        pulled = (weights[..., None, None] * c).sum(1).flatten(0, 1)
         x = x.flatten(0, 1)
         left, right = (x, pulled) if self.inputs_first else (pulled, x)
         return product(left.T, right).reshape(-1)
