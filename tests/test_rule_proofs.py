@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -29,6 +29,10 @@ class Net(nn.Module):
             setattr(self, name, part)
         self._forward = forward
         self.to(D)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self._forward(self, *inputs)
