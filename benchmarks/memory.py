@@ -99,12 +99,12 @@ def _print_resident(max_memory: int) -> None:
     # One small call first, so that code and thread pools are in memory.
     gk.jacobian(nn.Linear(3, 2), torch.randn(2, 3))
     model(inputs)
-    before = _resident_peak()
+    before = resident_peak()
     gk.jacobian(model, inputs, method="vmap", max_memory=max_memory)
-    print(_resident_peak(start_anew=False) - before)
+    print(resident_peak(start_anew=False) - before)
 
 
-def _resident_peak(start_anew: bool = True) -> int:
+def resident_peak(start_anew: bool = True) -> int:
     """Return the process's peak of resident bytes; on Linux since it was set anew."""
     status = Path("/proc/self/status")
     if not status.exists():

@@ -7,6 +7,7 @@ same run.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import random
 import statistics
@@ -99,10 +100,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
+# Whose versions a reader must know, where they are installed.
+DISTRIBUTIONS = (
+    "torch", "gradkit", "opacus", "backpack-for-pytorch", "captum", "jax", "jaxlib",
+)  # fmt: skip
+
+
 def machine(device: torch.device) -> str:
     """Return one line: processor, threads, system, versions."""
     versions = [f"Python {platform.python_version()}"]
-    versions += [f"{name} {metadata.version(name)}" for name in ("torch", "gradkit")]
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
     place = f"{_processor(device)}, threads: {torch.get_num_threads()}"
     return f"{place}, {platform.system()}; {', '.join(versions)}"
 

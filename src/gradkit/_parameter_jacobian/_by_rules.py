@@ -87,16 +87,17 @@ def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
     sizes = torch.stack([n.to(like) for n in entry.norms().values()])
     size = torch.linalg.vector_norm(sizes, dim=0)
     # Every row counts alike, or a small one's fault would hide behind a large one.
-    weights = weights / torch.where(size > 0, size, 1.0)
-    if not bool(weights.isfinite().all()):
-        return []  # what is not finite is so in the ordinary gradient too
+    weights = weights / torch.where((size > 0) & size.isfinite(), size, 1.0)
     found = entry.rmatvec(dict.fromkeys(entry.names, weights))
     only = task.graph.pull_of(places, task.weighted(weights))
     gaps, scales = [], []
     for rows, gradient in zip(found.values(), only, strict=True):
         gradient = gradient.to(rows.dtype)
-        gaps.append(_largest(rows - gradient))
-        scales.append(_largest(gradient))
+        # What is not finite must be so in both.
+        finite = rows.isfinite()
+        alike = bool((finite == gradient.isfinite()).all())
+        gaps.append(_largest((rows - gradient)[finite]) if alike else float("inf"))
+        scales.append(_largest(gradient[finite]))
     whole = max(scales, default=0.0)
     limit = tolerance(call.precision)
     rounding = 1024 * torch.finfo(call.precision).eps * whole
