@@ -20,6 +20,8 @@ __all__ = ["product", "quick_products"]
 _MM = torch.ops.aten.mm.default
 #: Multiplications from which on the other library's overhead is regained.
 _LARGE = 4_000_000
+#: Entries of a pull-back's result from which on its products are looked at.
+_ENTRIES = 200_000
 #: A transposed left factor is rearranged first; that pays with so many columns.
 _WIDE = 256
 
@@ -88,7 +90,7 @@ def quick_products(like: Tensor, entries: int) -> AbstractContextManager[Any]:
         like: A tensor of the dtype and on the device of the work.
         entries: How many numbers the work is to give.
     """
-    if not _is_plain(like) or entries < 50_000 or _operation() is None:
+    if not _is_plain(like) or entries < _ENTRIES or _operation() is None:
         return nullcontext()
     if torch._C._len_torch_dispatch_stack():
         return nullcontext()  # another mode wants to see the products themselves

@@ -116,7 +116,8 @@ class Forwards:
         with (
             self.guard.forward(),
             kernels(twice=self.connected),
-            self.watch(look_ups=self._look_ups) as watch,
+            # Look-ups are met by one of the two.
+            self.watch(look_ups=self._look_ups and tape is None) as watch,
             tape or nullcontext(),
         ):
             self._place(self._live)
@@ -129,7 +130,7 @@ class Forwards:
                 for t, i in zip(leaf, self.inputs.tensors, strict=True)
                 if i.differentiable
             ]
-            found = tuple(getattr(watch, "found", ()))
+            found = tuple(getattr(tape or watch, "found", ()))
             return Graph(read, sources, None, count, tuple(floating), found, tape=tape)
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,21 @@ class Graph:
         return self._gradients(cotangent, points, several=False)
 
     def pull_to_edges(
-        self, edges: Sequence[tuple[Any, int]], cotangents: Tensor, *, several: bool
+        self,
+        edges: Sequence[tuple[Any, int]],
+        cotangents: Tensor,
+        *,
+        several: bool,
+        entries: int,
     ) -> tuple[Tensor | None, ...]:
-        """Pull ``(N, K)``, or ``several`` ``(C, N, K)``, back to edges of the graph."""
+        """Pull ``(N, K)``, or ``several`` ``(C, N, K)``, back to edges of the graph.
+
+        ``entries`` is how many numbers one cotangent has at all of them.
+        """
         if not edges:
             return ()
-        return self._found(cotangents, [GradientEdge(*e) for e in edges], several)
+        points = [GradientEdge(*e) for e in edges]
+        return self._found(cotangents, points, several, entries)
 
     def nodes(self) -> Iterator[Any]:
         """Yield every node of the graph once."""
@@ -116,14 +125,15 @@ class Graph:
         self, cotangents: Tensor, sources: Sequence[Tensor], *, several: bool
     ) -> tuple[Tensor, ...]:
         lead = cotangents.shape[:1] if several else ()
-        found = self._found(cotangents, sources, several)
+        entries = sum(s.numel() for s in sources)
+        found = self._found(cotangents, sources, several, entries)
         return tuple(
             _zero(s, lead) if g is None else _dense(g)
             for g, s in zip(found, sources, strict=True)
         )
 
     def _found(
-        self, cotangents: Tensor, points: Sequence[Any], several: bool
+        self, cotangents: Tensor, points: Sequence[Any], several: bool, entries: int
     ) -> tuple[Tensor | None, ...]:
         """Return the gradient at each point, or ``None`` where none arrives."""
         lead = cotangents.shape[:1] if several else ()
@@ -136,7 +146,9 @@ class Graph:
         ]
         if not pairs:
             return (None,) * len(points)
-        with self._products(cotangents, lead):
+        count = lead[0] if lead else 1
+        quick = quick_products(cotangents, count * entries)
+        with nullcontext() if self.connected else quick:
             return torch.autograd.grad(
                 [y for y, _ in pairs],
                 list(points),
@@ -146,15 +158,6 @@ class Graph:
                 allow_unused=True,
                 is_grads_batched=several,
             )
-
-    def _products(
-        self, cotangents: Tensor, lead: tuple[int, ...]
-    ) -> AbstractContextManager[Any]:
-        if self.connected:
-            return nullcontext()
-        count = lead[0] if lead else 1
-        entries = sum(s.numel() for s in self.sources)
-        return quick_products(cotangents, count * entries)
 
 
 def _zero(source: Tensor, lead: tuple[int, ...]) -> Tensor:

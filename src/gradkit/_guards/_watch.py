@@ -16,7 +16,7 @@ from gradkit._problem._target import module_name
 from gradkit._problem._tree import leaves
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "looked_up"]
 
 _EMBEDDINGS = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
 _SELECTIONS = (torch.index_select, Tensor.index_select, Tensor.__getitem__)
@@ -78,9 +78,12 @@ class Watch(TorchFunctionMode):
         if self._by_parameters:
             _refuse_counts(func, args, kwargs)
         result = func(*args, **kwargs)
-        if not self._look_ups or not _looks_up(func, args):
+        if not self._look_ups:
             return result
-        return self._collect(result, args, kwargs)
+        result, found = looked_up(func, args, kwargs, result)
+        if found is not None:
+            self.found.append(found)
+        return result
 
     def _refuse_write(self, func: Any, written: Any) -> None:
         if not isinstance(written, Tensor) or torch.compiler.is_compiling():
@@ -132,19 +135,24 @@ class Watch(TorchFunctionMode):
                     parameter=parameter.name,
                 )
 
-    def _collect(self, result: Any, args: Any, kwargs: Any) -> Any:
-        tensor = result[0] if isinstance(result, tuple) else result
-        integers = any(
-            isinstance(v, Tensor) and not v.is_floating_point()
-            for v in leaves((args, kwargs))
-        )
-        if not integers or not tensor.requires_grad or not tensor.ndim:
-            return result
-        if tensor._is_view():
-            return result  # what is written to it must reach its base
-        self.found.append(tensor)
-        # The model goes on with a clone, which it may change in place.
-        return tensor.clone() if tensor is result else result
+
+def looked_up(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> tuple[Any, Tensor | None]:
+    """Return what an operation gives the model, and what integers looked up in it."""
+    if not _looks_up(func, args):
+        return result, None
+    tensor = result[0] if isinstance(result, tuple) else result
+    integers = any(
+        isinstance(v, Tensor) and not v.is_floating_point()
+        for v in leaves((args, kwargs))
+    )
+    if not integers or not tensor.requires_grad or not tensor.ndim:
+        return result, None
+    if tensor._is_view():
+        return result, None  # what is written to it must reach its base
+    # The model goes on with a clone, which it may change in place.
+    return (tensor.clone() if tensor is result else result), tensor
 
 
 def _argument(args: tuple[Any, ...], kwargs: Any, place: int, name: str) -> Any:

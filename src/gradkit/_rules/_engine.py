@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -125,7 +126,10 @@ class Engine:
         self, recorded: Sequence[Recorded], cotangents: Tensor, *, several: bool
     ) -> list[Tensor | None]:
         edges = [r.edge for r in recorded]
-        found = self.graph.pull_to_edges(edges, cotangents, several=several)
+        entries = sum(prod(r.geometry.shape) for r in recorded)
+        found = self.graph.pull_to_edges(
+            edges, cotangents, several=several, entries=entries
+        )
         return [
             None if g is None else r.geometry.of(g, int(several))
             for g, r in zip(found, recorded, strict=True)

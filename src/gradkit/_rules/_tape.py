@@ -18,6 +18,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
 )
 from torch.overrides import TorchFunctionMode
 
+from gradkit._guards._watch import looked_up
 from gradkit._rules._opened import opened
 from gradkit._rules._recorded import (
     Edge,
@@ -50,6 +51,8 @@ class Tape(TorchFunctionMode):
         self.recorded: list[Recorded] = []
         #: Parameters that were used where gradients are off.
         self.hidden: set[int] = set()
+        #: What integers of the samples look up, where independence can be read.
+        self.found: list[Tensor] = []
         #: Why parameters that were seen to be used are not followed.
         self.notes: dict[int, str] = {}
         #: Where a hook of the model's may change a cotangent after it is read.
@@ -84,7 +87,7 @@ class Tape(TorchFunctionMode):
                 mixed = mixed or not _only_asked(func, path)
         if not places or peek_interpreter_stack() is not None:
             # Inside torch.func a tensor is a wrapper, of which nothing can be told.
-            result = func(*args, **kwargs)
+            result = self._met(func, args, kwargs)
             if mixed:
                 self._spread(result)
             return result
@@ -96,6 +99,16 @@ class Tape(TorchFunctionMode):
             with self:
                 return body(*args, **kwargs)
         return self._used(func, args, kwargs, places, mixed)
+
+    def _met(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a function, and collect what integers of the samples look up."""
+        result = func(*args, **kwargs)
+        if self._of_samples:
+            result, found = looked_up(func, args, kwargs, result)
+            self.found += [] if found is None else [found]
+        return result
 
     def _spread(self, result: Any) -> None:
         """Note that what is computed from samples without a gradient is of them."""
@@ -115,7 +128,7 @@ class Tape(TorchFunctionMode):
         inputs = {edge_of(t) for t in others if t.requires_grad}
         versions = [(t, t._version) for t in others if not t.is_inference()]
         in_place = {id(t) for t in others if t._is_view()}
-        result = func(*args, **kwargs)
+        result = self._met(func, args, kwargs)
         outputs = [t for t in _tensors(result) if t.requires_grad]
         if mixed:
             self._spread(result)
