@@ -135,7 +135,7 @@ class Builder:
             y = model(x, k)
             if y.requires_grad:
                 y.sum().backward()
-        except (RuntimeError, ValueError, IndexError):
+        except (RuntimeError, ValueError, IndexError, AssertionError):
             return None
         shape = tuple(y.shape)
         if not bool((y.detach().abs() < LARGEST).all()):

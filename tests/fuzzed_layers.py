@@ -212,14 +212,16 @@ def recurrence(b: Builder) -> None:
     w, u = weight(b, o, i), weight(b, o)
     layer = b.module(f"nn.Linear({i}, {o})")
     steps = f"x.unbind({axis})"
+    if b.yes():
+        b.add(f"x = torch.stack([{layer}(s) for s in {steps}], {axis})")
+        return
     b.add(
         b.pick(
             f"h = 0.0\nfor s in {steps}:\n"
             f"    h = torch.tanh(F.linear(s, {w}) + h * {u})\nx = h",
-            f"x = torch.stack([{layer}(s) for s in {steps}], {axis})",
             f"x = sum({layer}(s).tanh() for s in {steps})",
         ),
-        layout="first" if axis == 1 else None,
+        layout="first",
     )
 
 

@@ -144,7 +144,8 @@ def test_rows_norms_and_gram_matrix_are_the_loops(
     name: str, device: torch.device
 ) -> None:
     found = verdicts(entries(name, device))
-    assert found
+    # Older releases of torch give some classes no entry with parameters.
+    assert found or {e.left_out for e in entries(name, device)} == {NO_PARAMETERS}
     assert {n: v for n, v in found.items() if v[0] != "right"} == {}
 
 
@@ -166,7 +167,7 @@ def left_out(reason: str, device: torch.device) -> list[Entry]:
     names = [name for name, reasons in LEFT_OUT.items() if reason in reasons]
     known = [name for name in names if name in database.classes()]
     found = [e for n in known for e in entries(n, device) if e.left_out == reason]
-    assert found
+    assert found or not known  # which older releases of torch need not have
     return found
 
 

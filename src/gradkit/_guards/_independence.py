@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradkit.errors import SampleDependenceError
 
-__all__ = ["coupled_sample", "random_cotangent", "refuse_coupling", "scaled_by"]
+__all__ = ["coupled_sample", "random_cotangent", "refuse_coupling", "same", "scaled_by"]
 
 Pull = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -79,7 +79,7 @@ def scaled_by(tensor: Tensor, weights: Tensor) -> Tensor:
     return tensor * weights.to(device=tensor.device, dtype=tensor.dtype).reshape(shape)
 
 
-def _same(first: Tensor, second: Tensor) -> Tensor:
+def same(first: Tensor, second: Tensor) -> Tensor:
     """Return where two tensors are equal, NaN being equal to NaN."""
     return (first == second) | ((first != first) & (second != second))
 
@@ -89,7 +89,7 @@ def _differing(
 ) -> tuple[int, int] | None:
     """Return (source, sample) of the first entry that did not scale."""
     for source, (first, second) in enumerate(zip(base, other, strict=True)):
-        equal = _same(scaled_by(first, weights), second)
+        equal = same(scaled_by(first, weights), second)
         if not bool(equal.all()):
             rows = equal.reshape(equal.shape[0], -1).all(1)
             return source, int((~rows).nonzero()[0])

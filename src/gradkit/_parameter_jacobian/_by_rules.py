@@ -49,10 +49,12 @@ def by_rules(call: Call, method: Method) -> Served:
     engine: Engine = rows.engine(call.task)
     factors = factors_of(call.task, engine)
     entry = _factored(call, factors)
-    if entry is not None and call.proof_due:
+    # A call that had no room for them has not checked them.
+    if entry is not None and not factors.keys() <= engine.remembered.checked:
         for place in _wrong(call, entry, list(factors)):
             engine.refuse(place, _WRONG)
             del factors[place]
+        engine.remembered.checked.update(factors)
         entry = _factored(call, factors)
     return Served(entry, list(factors), engine, engine.service.reasons)
 
@@ -82,6 +84,8 @@ def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
     Each row is weighted at random, so that one backward speaks for all rows.
     """
     task = call.task
+    if not all(task.graph.sources[i].requires_grad for i in places):
+        return places  # frozen in the forward: nothing to compare with
     like = torch.empty((), dtype=torch.float64, device=task.graph.device)
     weights = random_cotangent((task.samples, task.rows), like)
     sizes = torch.stack([n.to(like) for n in entry.norms().values()])

@@ -47,7 +47,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         >>> G.norms()
         tensor([1., 2., 5.])
         >>> G
-        ParameterJacobian(N=3, 1 parameter, 2 entries, holds 24 B)
+        ParameterJacobian(N=3, 1 parameter, 2 entries, holds 36 B)
     """
 
     def __init__(

@@ -38,7 +38,9 @@ class Remembered:
     signature: Any
     table: Table
     service: Service
-    #: What turned out wrong by its check.
+    #: Whose rows have passed their check.
+    checked: set[int] = field(default_factory=set)
+    #: What turned out wrong by it.
     wrong: dict[int, str] = field(default_factory=dict)
     #: Why rules do not serve some parameters, for those who ask.
     why: dict[int, str] = field(default_factory=dict)
@@ -83,7 +85,8 @@ class Engine:
         )  # fmt: skip
         wrong = dict(known.wrong) if known else {}
         kept = replace(self.service, recorded=[], uses=dict(self.service.uses))
-        self.remembered = Remembered(signature, table, kept, wrong)
+        checked = set(known.checked) if known else set()
+        self.remembered = Remembered(signature, table, kept, checked, wrong)
         for parameter, reason in wrong.items():
             self.refuse(parameter, reason)
 

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gradkit._guards._independence import coupled_sample, scaled_by
+from gradkit._guards._independence import coupled_sample, same, scaled_by
 from gradkit._rules._layout import Layout
 
 __all__ = ["candidates", "find_layouts", "resized"]
@@ -60,7 +60,7 @@ def _owners(
     for layout in found:
         first = layout.front(base, samples)
         second = layout.front(weighted, samples)
-        if bool((scaled_by(first, weights) == second).all()):
+        if bool(same(scaled_by(first, weights), second).all()):
             fitting.append(layout)
     return fitting
 
