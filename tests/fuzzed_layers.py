@@ -159,7 +159,7 @@ def left_product(b: Builder) -> None:
             f"x = torch.matmul({w}, x)",
             f"x = torch.einsum('nti,st->nsi', x, {w})",
             f"x = torch.einsum('st,nti->nsi', {w}, x)",
-            f"x = torch.einsum('nti,tio->nto', x, {weight(b, t, i, s)})",
+            f"x = torch.einsum('nab,abc->nac', x, {weight(b, t, i, s)})",
             f"x = torch.bmm({w}.expand(n, {s}, {t}), x)",
             f"x = torch.bmm(x, {weight(b, i, s)}.expand(n, -1, -1))",
             f"x = torch.baddbmm({weight(b, t, 1)}, x,"

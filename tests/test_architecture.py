@@ -176,4 +176,4 @@ def _name_given(call: ast.Call) -> str:
     named = {k.arg: k.value for k in call.keywords}
     name = named.get("name") or call.args[0]
     # `rules` is made by a function that others' rules go through too.
-    return name.value if isinstance(name, ast.Constant) else "rules"
+    return str(name.value) if isinstance(name, ast.Constant) else "rules"

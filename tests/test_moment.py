@@ -230,9 +230,7 @@ def test_two_moments_of_one_training_run(kept):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    late = gk.per_sample_gradients(
-        model, x[:3], gk.objectives.class_score(1), **kept
-    )
+    late = gk.per_sample_gradients(model, x[:3], gk.objectives.class_score(1), **kept)
     torch.testing.assert_close(early.result.gram(late), rows @ late.flat().T)
 
 

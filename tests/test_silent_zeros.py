@@ -15,8 +15,6 @@ REFUSED: dict[str, str] = {
     "objective_with_a_parameter": "objective must depend on the outputs alone",
     "objective_with_a_parameter_of_nothing_else": "must depend on the outputs alone",
 }
-# torch warns, once a process, that a compiled part meets a hook on all modules.
-pytestmark = pytest.mark.filterwarnings("ignore:Using `torch.compile")
 ASKED = [
     pytest.param(case, question, id=f"{case.name}-{question}")
     for case in CASES

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Request, named
 from gradkit._call._solve import reason_for, refusal, serve
 from gradkit._gradients import input_gradients, per_sample_gradients
+from gradkit._guards._independence import random_cotangent
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
 from gradkit._methods._rules import refusal as no_rule
+from gradkit._parameter_jacobian._by_rules import by_rules
 from gradkit._plan import Path, Plan
 from gradkit._planner import Probe
 from gradkit.errors import InputError
@@ -160,8 +164,13 @@ def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method], str | None]:
     And why they do not serve the first of the others.
     """
     first, *further = call.methods
-    engine: Any = getattr(first.parameters, "engine")(call.task)  # noqa: B009
     rows = call.task.rows
+    like = torch.empty((), dtype=call.task.graph.dtype, device=call.task.graph.device)
+    shape = (call.task.samples, call.task.outputs)
+    # One row of each sample, since there may be many.
+    one = replace(call.task, cotangent=random_cotangent(shape, like))
+    engine = by_rules(replace(call, task=one), first).engine
+    engine.limit(rows, call.planner.budget)
     held = {i: engine.factor_bytes(i, rows) for i in engine.service.uses}
     engine.remembered.why = dict(engine.service.reasons)
     backward = "one backward" if rows == 1 else f"{rows:,} outputs pulled back at once"

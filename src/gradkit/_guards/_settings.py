@@ -29,6 +29,7 @@ def quiet_settings() -> Iterator[None]:
         for text in (
             "There is a performance drop because we have not yet implemented",
             ".*torch.jit.script.* is deprecated",
+            "Using `torch.compile",
         ):
             warnings.filterwarnings("ignore", message=text)
         torch.set_autocast_cache_enabled(False)

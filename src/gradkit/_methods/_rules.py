@@ -88,15 +88,8 @@ def factors_of(task: Task, engine: Engine) -> dict[int, list[Factor]]:
     if not engine.service.uses:
         return {}
     budget = task.planner.budget
-    needed = engine.row_bytes() * task.rows
-    if needed > budget:
-        reason = (
-            f"the cotangents of its operations take {format_bytes(needed)}, more than"
-            f" the budget of {format_bytes(budget)}"
-        )
-        engine.needed = needed
-        engine.service.reasons.update(dict.fromkeys(engine.service.uses, reason))
-        engine.service.uses.clear()
+    engine.limit(task.rows, budget)
+    if not engine.service.uses:
         return {}
     engine.cotangents(task.cotangent, task.rows, budget)
     guard = task.forwards.guard

@@ -51,7 +51,7 @@ def by_rules(call: Call, method: Method) -> Served:
     entry = _factored(call, factors)
     # A call that had no room for them has not checked them.
     if entry is not None and not factors.keys() <= engine.remembered.checked:
-        for place in _wrong(call, entry, list(factors)):
+        for place in _wrong(call, entry, engine, list(factors)):
             engine.refuse(place, _WRONG)
             del factors[place]
         engine.remembered.checked.update(factors)
@@ -78,7 +78,7 @@ def _factored(call: Call, factors: dict[int, Any]) -> Factored | None:
     )
 
 
-def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
+def _wrong(call: Call, entry: Factored, engine: Engine, places: list[int]) -> list[int]:
     """Return the parameters whose rows do not add up to the ordinary gradient.
 
     Each row is weighted at random, so that one backward speaks for all rows.
@@ -86,12 +86,7 @@ def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
     task = call.task
     if not all(task.graph.sources[i].requires_grad for i in places):
         return places  # frozen in the forward: nothing to compare with
-    like = torch.empty((), dtype=torch.float64, device=task.graph.device)
-    weights = random_cotangent((task.samples, task.rows), like)
-    sizes = torch.stack([n.to(like) for n in entry.norms().values()])
-    size = torch.linalg.vector_norm(sizes, dim=0)
-    # Every row counts alike, or a small one's fault would hide behind a large one.
-    weights = weights / torch.where((size > 0) & size.isfinite(), size, 1.0)
+    weights = _weights(entry)
     found = entry.rmatvec(dict.fromkeys(entry.names, weights))
     only = task.graph.pull_of(places, task.weighted(weights))
     gaps, scales = [], []
@@ -103,13 +98,29 @@ def _wrong(call: Call, entry: Factored, places: list[int]) -> list[int]:
         gaps.append(_largest((rows - gradient)[finite]) if alike else float("inf"))
         scales.append(_largest(gradient[finite]))
     whole = max(scales, default=0.0)
-    limit = tolerance(call.precision)
-    rounding = 1024 * torch.finfo(call.precision).eps * whole
-    return [
-        place
-        for place, gap, scale in zip(places, gaps, scales, strict=True)
-        if not gap <= max(limit * scale, rounding)
-    ]
+    wrong = []
+    for place, gap, scale in zip(places, gaps, scales, strict=True):
+        precision = engine.precision(place, call.precision)
+        rounding = 1024 * torch.finfo(precision).eps * whole
+        if not gap <= max(tolerance(precision) * scale, rounding):
+            wrong.append(place)
+    return wrong
+
+
+def _weights(entry: Factored) -> Tensor:
+    """Return a random weight ``(N, R)`` for each row.
+
+    Every row counts alike, or a small one's fault would hide behind a large one.
+    Signed powers of two, with which rounding commutes, also where a model computes
+    in less than its own precision.
+    """
+    sizes = torch.stack([n.double() for n in entry.norms().values()])
+    size = torch.linalg.vector_norm(sizes, dim=0)
+    drawn = random_cotangent(tuple(size.shape), size)
+    exponents = (8 * drawn.abs()).floor() - 8  # from -4 to 3
+    usual = (size > 0) & size.isfinite()
+    alike = torch.where(usual, size, 1.0).log2().round()
+    return drawn.sign() * torch.exp2(exponents - alike)
 
 
 def _largest(values: Tensor) -> float:

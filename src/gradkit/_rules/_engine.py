@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent
+from gradkit._memory_use import format_bytes
 from gradkit._rules._derived import Derivation, Pulled
 from gradkit._rules._factor import Dense, Factor, Owned
 from gradkit._rules._generic import generic
@@ -149,6 +150,14 @@ class Engine:
             total += count * recorded.dtype.itemsize
         return total
 
+    def precision(self, parameter: int, coarsest: torch.dtype) -> torch.dtype:
+        """Return the coarsest dtype that one parameter's rows are computed in."""
+        found = {coarsest}
+        for use in self.service.uses[parameter]:
+            found.add(self.service.recorded[use.operation].dtype)
+            found.add(self.tape.sources[use.source].tensor.dtype)
+        return max(found, key=lambda dtype: torch.finfo(dtype).eps)
+
     def factor_bytes(self, parameter: int, rows: int) -> int:
         """Return the bytes of what one parameter's factors are made of."""
         total = 0
@@ -160,6 +169,19 @@ class Engine:
                 if path not in recorded.places:
                     total += tensor.numel() * tensor.element_size()
         return total
+
+    def limit(self, rows: int, budget: int) -> None:
+        """Serve nothing where the cotangents of ``rows`` rows do not fit ``budget``."""
+        needed = self.row_bytes() * rows
+        if needed <= budget:
+            return
+        self.needed = needed
+        reason = (
+            f"the cotangents of its operations take {format_bytes(needed)}, more than"
+            f" the budget of {format_bytes(budget)}"
+        )
+        self.service.reasons.update(dict.fromkeys(self.service.uses, reason))
+        self.service.uses.clear()
 
     def cotangents(self, given: Tensor | None, rows: int, budget: int) -> None:
         """Pull back to all operations that are needed.

@@ -99,11 +99,15 @@ def survey(
         if seen.unseen == known.unseen and again.is_current():
             return again
     promoted: frozenset[int] = frozenset()
+    said: dict[int, str] = {}
     while True:
         seen = _seen(tape, outputs, promoted)
         service, further = _uses(tape, table, seen, samples, find, promoted)
+        said = {**service.reasons, **said}
         if not further - promoted:
-            return service
+            # Why a second attempt failed says less than why there was one.
+            reasons = {i: said[i] for i in service.reasons}
+            return replace(service, reasons=reasons)
         promoted |= further
 
 
