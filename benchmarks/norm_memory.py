@@ -37,7 +37,10 @@ PEERS = (with_opacus.NORMS, with_backpack.NORMS, with_torch_func.NORMS)
 def measured(entry: Entry, device: torch.device) -> dict[str, Any]:
     """Return bytes and norms, from a fresh process."""
     number = str((REFERENCE, OURS, *PEERS).index(entry))
-    command = [sys.executable, "-m", "benchmarks.norm_memory", number, str(device)]
+    threads = str(torch.get_num_threads())
+    command = [
+        sys.executable, "-m", "benchmarks.norm_memory", number, str(device), threads,
+    ]  # fmt: skip
     return json.loads(subprocess.check_output(command, text=True))
 
 
@@ -117,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the memory of one entry.")
     parser.add_argument("entry", type=int)
     parser.add_argument("device", type=torch.device)
+    parser.add_argument("threads", type=int)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     entry, device = (REFERENCE, OURS, *PEERS)[options.entry], options.device
     # A small call first, so that code and thread pools are in memory.
     _figures(entry, (7, 5, 3), device)

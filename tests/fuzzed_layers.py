@@ -24,7 +24,9 @@ def _geometry(b: Builder) -> tuple[tuple[int, ...], str, int]:
 def convolution(b: Builder) -> None:
     kernel, options, groups = _geometry(b)
     if b.yes():
-        options = f"padding='{b.pick('same', 'valid')}', dilation={b.number(1, 2)}"
+        # torch warns of an even kernel that is to leave the size as it is.
+        padding = b.pick("same", "valid") if all(k % 2 for k in kernel) else "valid"
+        options = f"padding='{padding}', dilation={b.number(1, 2)}"
     channels = b.shape[1]
     out = groups * b.number(1, 2)
     w, name = weight(b, out, channels // groups, *kernel), f"conv{len(kernel)}d"

@@ -62,6 +62,11 @@ class Sketch:
         parts = "".join(f"m.{name} = {text}\n" for name, text in self.parts.items())
         return f"\n# x: {self.shape} {kind}, seed {self.seed}\n{parts}{self.source}"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print alike in hypothesis, which would print the fields."""
+        del cycle
+        printer.text(repr(self))
+
     @property
     def samples(self) -> int:
         return self.shape[0]
@@ -81,12 +86,11 @@ class Sketch:
 
     def data(self, call: int = 0) -> tuple[Tensor, Tensor]:
         """Return the inputs of a call: ``x``, and a number ``k`` for each sample."""
-        with fork_random_state():
-            torch.manual_seed(1000 * (1 + self.seed) + call)
-            x = torch.randn(self.shape, dtype=torch.float64)
-            if self.words:
-                x = torch.randint(self.words, self.shape)
-            k = torch.randint(12, self.shape[:1])
+        drawn = torch.Generator().manual_seed(1000 * (1 + self.seed) + call)
+        x = torch.randn(self.shape, generator=drawn, dtype=torch.float64)
+        if self.words:
+            x = torch.randint(self.words, self.shape, generator=drawn)
+        k = torch.randint(12, self.shape[:1], generator=drawn)
         return x.to(DEVICE), k.to(DEVICE)
 
 

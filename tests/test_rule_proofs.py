@@ -308,6 +308,23 @@ def test_a_constant_of_anybody_s_is_kept_as_it_was() -> None:
         assert torch.equal(found[name], rows)
 
 
+def test_a_use_for_some_samples_alone_or_for_none() -> None:
+    def forward(m: Net, x: Tensor, chosen: Tensor) -> Tensor:
+        y = m.fc(x).clone()
+        y[chosen] += m.p
+        return torch.tanh(y)
+
+    torch.manual_seed(7)
+    model = Net(forward, fc=nn.Linear(INPUTS, OUTPUTS), p=weight(OUTPUTS))
+    masks = torch.tensor([[0] * N, [1] * N, [0, 1, 0, 0]]).bool()
+    for mask in masks.repeat(2, 1):
+        x = drawn(N, INPUTS)
+        found = gk.per_sample_gradients(model, (x, mask), squared)["p"]
+        y = torch.tanh(model.fc(x) + mask[:, None] * model.p)
+        wanted = 2 * y * (1 - y.square()) * mask[:, None]
+        torch.testing.assert_close(found, wanted.detach())
+
+
 def test_what_is_remembered_is_forgotten_with_the_operations() -> None:
     """The second kind of call meets a proof of its own."""
 

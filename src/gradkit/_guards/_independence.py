@@ -114,6 +114,8 @@ def coupled_sample(
 ) -> tuple[int, int] | None:
     """Return ``(source, sample)`` that another sample reaches, or ``None``.
 
+    Sources without entries are not counted.
+
     Args:
         pull: From a cotangent with the samples first to tensors with the samples
             first.
@@ -125,21 +127,27 @@ def coupled_sample(
         return None
     generator = _generator()
     base = pull(cotangent) if base is None else base
-    base = tuple(b for b in base if b.numel())
-    if not base:
+    filled = [i for i, b in enumerate(base) if b.numel()]
+    if not filled:
         return None
+    base = tuple(base[i] for i in filled)
+
+    def ask(weighted: Tensor) -> tuple[Tensor, ...]:
+        found = pull(weighted)
+        return tuple(found[i] for i in filled)
+
     dtype = min((b.dtype for b in (cotangent, *base)), key=lambda d: torch.finfo(d).max)
     for weights in _powers(samples, dtype, generator):
-        found = _differing(base, pull(scaled_by(cotangent, weights)), weights)
+        found = _differing(base, ask(scaled_by(cotangent, weights)), weights)
         if found is not None:
             break
     else:
         return None
     # Underflow and overflow break the scaling by powers, never that by signs.
     ones = torch.ones(samples, dtype=torch.float64, device="cpu")
-    reproducible = _differing(base, pull(cotangent), ones) is None
+    reproducible = _differing(base, ask(cotangent), ones) is None
     for signs in _signs(samples, generator):
-        other = pull(scaled_by(cotangent, signs))
+        other = ask(scaled_by(cotangent, signs))
         found = _differing(base, other, signs)
         if found and (reproducible or not _close(base, other, signs)):
             return found
