@@ -237,6 +237,17 @@ def _refuse_strangers(graph: Graph, parameters: Sequence[Parameter]) -> None:
             )
 
 
+def _hooks(guard: Untouched) -> Iterator[int]:
+    """Yield what the modules' hooks are; one may change what a backward does."""
+    for module in guard.modules():
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+        ):
+            yield from map(id, hooks.values())
+
+
 def _look_kind(request: Request, inputs: Inputs, guard: Untouched) -> Hashable:
     """Return what a close look at a forward holds for, before it has run."""
     return (
@@ -262,6 +273,8 @@ def _kind(
         tuple(m.training for m in forwards.guard.modules()),
         tuple(forwards.guard.state.settings),
         tuple((s.shape, s.dtype) for s in graph.sources),
+        tuple(p.name for p in forwards.parameters),
+        tuple(_hooks(forwards.guard)),
         tuple(e.positions or e.name for e in forwards.entries),
         forwards.selector.name,
     )

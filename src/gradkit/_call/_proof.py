@@ -94,7 +94,7 @@ def _refuse_values_from_others(task: Task) -> None:
     the samples is overwritten by copies of the other, from the same state and draws:
     the other half's outputs must stay as they are, and the other way round.
     """
-    if not task.samples:
+    if not task.samples * task.outputs:
         return
     base = task.graph.values()
     generator = torch.Generator(device="cpu")

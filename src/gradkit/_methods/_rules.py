@@ -14,6 +14,7 @@ from gradkit._memory_use import format_bytes
 from gradkit._methods._method import Method
 from gradkit._methods._task import Task
 from gradkit._problem._block import Block
+from gradkit._problem._target import module_name
 from gradkit._rules import RULES
 from gradkit._rules._engine import Engine
 from gradkit._rules._factor import Factor, Owned
@@ -135,6 +136,13 @@ def _unsupported(task: Task) -> str | None:
         return "create_graph=True needs a result that stays in the ordinary graph"
     if task.graph.tape is None:
         return "the forward was not recorded for it"
+    for module in task.forwards.guard.modules():
+        if module._backward_hooks and module._is_full_backward_hook is False:
+            where = module_name(task.forwards.target.root, module)
+            return (
+                f"{type(module).__name__} ({where}) has a backward hook that is not a"
+                " full one, which may change what arrives at a parameter"
+            )
     return None
 
 

@@ -24,7 +24,14 @@ __all__ = ["collect"]
 
 
 def collect(request: Request) -> ParameterJacobian:
-    """Return the derivatives that ``request`` asks for."""
+    """Return the derivatives that ``request`` asks for, on memory of their own."""
+    found = _collected(request)
+    for entry in found._entries:
+        entry.make_private()
+    return found
+
+
+def _collected(request: Request) -> ParameterJacobian:
     if request.takes_objective and not _count(request):
         return _none(request)
     with open_call(request) as call:

@@ -63,6 +63,9 @@ class Entry:
         """Return an entry for some of the samples, in the order of ``index``."""
         raise NotImplementedError
 
+    def make_private(self) -> None:
+        """Clone what others hold too; rows that are formed nobody else holds."""
+
     # -- what follows from it -----------------------------------------------------
 
     def fold(self, step: Callable[[slice, str, Tensor], Any]) -> None:

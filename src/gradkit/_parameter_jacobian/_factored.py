@@ -8,7 +8,7 @@ import torch
 from torch import Size, Tensor
 
 from gradkit._parameter_jacobian._entries import Block, Entry
-from gradkit._rules._factor import Factor
+from gradkit._rules._factor import Factor, Owned, cancels, shared_addresses
 
 __all__ = ["Factored"]
 
@@ -44,6 +44,18 @@ class Factored(Entry):
     def like(self, name: str) -> Tensor:
         """Return an empty tensor of the parameter's dtype and device."""
         return self._likes[name]
+
+    def make_private(self) -> None:
+        """Clone what others hold too, once the call's graph is gone.
+
+        A hook may have kept an activation, a constant may be anybody's: whatever is
+        written there later must not reach what was true at the call.
+        """
+        factors = [f for several in self._factors.values() for f in several]
+        held = [t for f in factors for t in f.held()]
+        owned = Owned(shared_addresses(held))
+        for factor in factors:
+            factor.own(owned)
 
     def _working(self, name: str) -> Tensor:
         """Return an empty tensor of the dtype that factors are held in."""
@@ -136,8 +148,10 @@ class Factored(Entry):
         formed = []
         for name in names:
             part = None
-            if isinstance(other, Factored):
-                part = _gram(self._factors[name], other._factors[name])
+            mine = self._factors[name]
+            # Where norms would cancel, inner products do.
+            if isinstance(other, Factored) and _squares(mine) is not None:
+                part = _gram(mine, other._factors[name])
             if part is None:
                 formed.append(name)
             else:
@@ -195,34 +209,37 @@ class Factored(Entry):
         """Write all rows into ``(N, R, *p)`` tensors."""
         for name, factors in self._factors.items():
             target = targets[name]
-            if len(factors) == 1 and factors[0].write(self._plain(target, name)):
+            plain = self._plain(target, name)
+            if len(factors) == 1 and plain is not None and factors[0].write(plain):
                 continue
             self._fold(name, lambda part, _, rows, to=target: to[part].copy_(
                 rows.reshape(to[part].shape)
             ))  # fmt: skip
 
-    def _plain(self, target: Tensor, name: str) -> Tensor:
+    def _plain(self, target: Tensor, name: str) -> Tensor | None:
         """Return the target as ``(N, R, *shape)``, if its strides allow it."""
         shape = (self.samples, self.rows, *self.shapes[name])
         try:
             return target.view(shape)
         except RuntimeError:
-            return target
+            return None
 
 
 def _squares(factors: Sequence[Factor]) -> Tensor | None:
     """Return the squared norms of a sum of factors, cross terms included."""
     total: Tensor | None = None
+    size: Tensor | None = None
     for i, factor in enumerate(factors):
-        part = factor.squares()
-        if part is None:
-            return None
-        total = part if total is None else total + part
-        for other in factors[:i]:
-            cross = factor.inner(other)
-            if cross is None:
+        parts = [factor.squares()]
+        parts += [factor.inner(other) for other in factors[:i]]
+        for place, part in enumerate(parts):
+            if part is None:
                 return None
-            total = total + 2 * cross
+            part = part if place == 0 else 2 * part
+            total = part if total is None else total + part
+            size = part.abs() if size is None else size + part.abs()
+    if total is None or size is None or cancels(total, size):
+        return None
     return total
 
 

@@ -82,8 +82,12 @@ class Derivation:
 
     def repeats(self, value: Tensor) -> bool:
         """Whether the calls give ``value`` again; those that draw numbers do not."""
+        before = torch.get_rng_state()
         with torch.no_grad():
             again = self.value(self.values)
+        # Two draws may be alike, but not without moving the generator.
+        if not torch.equal(before, torch.get_rng_state()):
+            return False
         return again.shape == value.shape and torch.allclose(
             again, value.detach(), rtol=1e-3, atol=0.0, equal_nan=True
         )

@@ -17,6 +17,7 @@ from gradkit._rules._derived import Derivation, Pulled
 from gradkit._rules._factor import Dense, Factor, Owned
 from gradkit._rules._generic import generic
 from gradkit._rules._layout import Layout
+from gradkit._rules._movements import movements
 from gradkit._rules._ownership import find_layouts
 from gradkit._rules._recorded import Recorded, edge_of, tensors_in
 from gradkit._rules._service import (
@@ -70,7 +71,9 @@ class Engine:
         self._fewer = fewer
         #: The bytes that the budget lacks room for, if it does.
         self.needed = 0
-        signature = self.tape.signature()
+        outputs = [edge_of(t) for t in graph.outputs.tensors if t.requires_grad]
+        moves, by_values = movements(outputs)
+        signature = self.tape.signature(), moves
         alike = (
             remembered is not None
             and remembered.signature == signature
@@ -79,10 +82,9 @@ class Engine:
         known = remembered if alike else None
         #: Whether samples were looked for anew.
         self.proved = False
-        outputs = [edge_of(t) for t in graph.outputs.tensors if t.requires_grad]
         self.service = survey(
             self.tape, table, outputs, graph.samples, self._prove_layouts,
-            known.service if known else None,
+            known.service if known and not by_values else None,
         )  # fmt: skip
         wrong = dict(known.wrong) if known else {}
         kept = replace(self.service, recorded=[], uses=dict(self.service.uses))
@@ -295,6 +297,9 @@ class Engine:
         if not hasattr(self, "_derivations"):
             self._derivations: dict[int, Derivation] = {}
         if source not in self._derivations:
+            step = self.tape.sources[source].step
+            if step is not None and not step.is_current():
+                raise NotImplementedError("a constant it is computed from has changed")
             found = Derivation(self.tape.sources, source, self.tape.count, owned)
             if not found.repeats(self.tape.sources[source].tensor):
                 raise NotImplementedError("what it is computed from is drawn at random")

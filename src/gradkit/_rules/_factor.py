@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Size, Tensor
 
-__all__ = ["Dense", "Factor"]
+__all__ = ["Dense", "Factor", "Owned", "cancels", "shared_addresses"]
 
 
 class Factor:
@@ -76,6 +76,11 @@ class Factor:
         return False
 
 
+def cancels(total: Tensor, size: Tensor) -> bool:
+    """Whether a sum is so small beside its terms that it is made of their rounding."""
+    return bool((total < 0.01 * size).any())
+
+
 class Owned:
     """Makes tensors private: clones what lies on memory of the caller's.
 
@@ -94,6 +99,37 @@ class Owned:
         if tensor.untyped_storage().data_ptr() in self._addresses:
             return tensor.clone()
         return tensor
+
+
+def shared_addresses(held: Iterable[Tensor]) -> set[int]:
+    """Return where memory lies that others than ``held`` refer to as well."""
+    own: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
+    for tensor in held:
+        if tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        own.setdefault(_start(tensor), (tensor, {}))
+        ours = own[_start(tensor)][1]
+        # A view keeps what it is a view of.
+        for one in (tensor, tensor._base if tensor._is_view() else None):
+            if one is not None:
+                ours[id(one)] = one
+    return {
+        start
+        for start, (tensor, ours) in own.items()
+        # Memory of numpy's cannot be resized, and numpy is not counted.
+        if _users(tensor) > len(ours) or not tensor.untyped_storage().resizable()
+    }
+
+
+def _start(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _users(tensor: Tensor) -> int:
+    """Return how many tensors lie on the memory of ``tensor``."""
+    storage = tensor.untyped_storage()
+    # The storage's own Python object is one more.
+    return torch._C._storage_Use_Count(storage._cdata) - 1
 
 
 class Dense(Factor):

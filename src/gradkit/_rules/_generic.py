@@ -23,9 +23,9 @@ def generic_reason(recorded: Recorded, layout: Layout, samples: int) -> str | No
     if name.endswith("_") or name.startswith("__i"):
         return f"{name} takes it in place, and has no rule"
     for path, tensor in tensors_in(recorded.args, recorded.kwargs):
-        if path in recorded.places or not tensor.requires_grad:
+        if path not in recorded.sampled:
             continue
-        # One without the samples would be taken for one that they share.
+        # One without the samples' axis would be taken for one that they share.
         if _axis(tensor, layout, samples) is None:
             return f"{name} takes it beside a tensor without a samples axis"
     return None
@@ -112,7 +112,7 @@ def generic(
             value = owned(tensor)
             continue
         axis = None
-        if where not in recorded.places:
+        if where in recorded.sampled:
             axis = _axis(tensor, layout, samples)
         if axis is None:
             fixed[where] = tensor.detach().clone()  # anybody's, such as a cache's

@@ -24,17 +24,23 @@ def _no(*_: Any) -> bool:
 
 
 @lru_cache(maxsize=512)
+def _is_composite(function: Callable[..., Any]) -> bool:
+    return (
+        isinstance(function, FunctionType)
+        and function.__module__ == "torch.nn.functional"
+        and any(name in function.__code__.co_names for name in _QUESTIONS)
+    )
+
+
 def opened(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the body of a composite function, or ``None`` if it is no such function.
+
+    Its globals are those of now, since people replace what stands there.
 
     Args:
         function: What a mode was handed.
     """
-    if not isinstance(function, FunctionType):
-        return None
-    if function.__module__ != "torch.nn.functional":
-        return None
-    if not any(name in function.__code__.co_names for name in _QUESTIONS):
+    if not isinstance(function, FunctionType) or not _is_composite(function):
         return None
     scope = function.__globals__ | dict.fromkeys(_QUESTIONS, _no)
     body = FunctionType(

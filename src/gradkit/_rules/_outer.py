@@ -17,9 +17,12 @@ import torch
 from torch import Tensor
 
 from gradkit._products import product
-from gradkit._rules._factor import Factor, Owned
+from gradkit._rules._factor import Factor, Owned, cancels
 
 __all__ = ["Flowing", "Outer", "Stored"]
+
+
+_LAST = (-1, -2, -3)
 
 
 class Flowing:
@@ -93,7 +96,9 @@ class Outer(Factor):
     @property
     def inputs(self) -> int:
         """``i``: what flows into each group."""
-        return self.shape.numel() // max(self.groups * self.outputs, 1)
+        if not self.shape.numel():
+            return self.flowing.part(slice(0, 0)).shape[-1]
+        return self.shape.numel() // (self.groups * self.outputs)
 
     def dense(self, part: slice) -> Tensor:
         """Return the rows ``(n, R, p)`` of some samples."""
@@ -139,7 +144,10 @@ class Outer(Factor):
             c = torch.linalg.vector_norm(self.cotangent[:, :, 0, 0], dim=-1)
             x = self.flowing.part(slice(None))[:, 0, 0]
             return (c * torch.linalg.vector_norm(x, dim=-1)[:, None]).square()
-        return self.inner(self)
+        terms = self._terms(self)
+        if terms is None or cancels(terms.sum(_LAST), terms.abs().sum(_LAST)):
+            return None
+        return terms.sum(_LAST)
 
     def _like(self, other: Factor) -> bool:
         return (
@@ -150,6 +158,11 @@ class Outer(Factor):
 
     def inner(self, other: Factor) -> Tensor | None:
         """Return inner products with the same rows of another use."""
+        terms = self._terms(other)
+        return None if terms is None else terms.sum(_LAST)
+
+    def _terms(self, other: Factor) -> Tensor | None:
+        """Return ``(N, R, G, T, T')``, whose sums are inner products of rows."""
         if not isinstance(other, Outer) or not self._like(other):
             return None
         if not (self._is_small() and other._is_small()):
@@ -157,8 +170,7 @@ class Outer(Factor):
         whole = slice(None)
         x, y = self.flowing.part(whole), other.flowing.part(whole)
         flows = (x @ y.transpose(-1, -2))[:, None]  # (N, 1, G, T, T')
-        pulls = self.cotangent @ other.cotangent.transpose(-1, -2)
-        return (pulls * flows).sum((-1, -2, -3))
+        return (self.cotangent @ other.cotangent.transpose(-1, -2)) * flows
 
     def gram(self, other: Factor) -> Tensor | None:
         """Return inner products with the rows of others."""
@@ -172,12 +184,10 @@ class Outer(Factor):
             return None
         whole = slice(None)
         x, y = self.flowing.part(whole), other.flowing.part(whole)
-        if self.positions * other.positions * self.groups > 1:
+        if pairs * self.groups != 1:
             return self._gram_of_positions(other, x, y)
         flows = x.flatten(1) @ y.flatten(1).T  # (N, M)
-        pulls = self.cotangent.reshape(-1, self.outputs) @ (
-            other.cotangent.reshape(-1, other.outputs).T
-        )
+        pulls = self.cotangent.flatten(0, 3) @ other.cotangent.flatten(0, 3).T
         shape = (self.samples, self.rows, other.samples, other.rows)
         return (pulls.view(shape) * flows[:, None, :, None]).reshape(pulls.shape)
 

@@ -103,6 +103,8 @@ class Recorded:
     edge: Edge
     geometry: Geometry
     dtype: torch.dtype
+    #: Which arguments hold something of the samples.
+    sampled: frozenset[Path] = frozenset()
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
 
     def is_current(self) -> bool:
@@ -123,7 +125,7 @@ def tensors_in(
                     yield (position, place), part
 
 
-def settings_of(recorded: Recorded) -> Iterator[Any]:
+def settings_of(recorded: Recorded | Step) -> Iterator[Any]:
     """Yield the settings among arguments, and the shapes of tensors."""
     for value in (*recorded.args, *recorded.kwargs.items()):
         if isinstance(value, Tensor):

@@ -61,6 +61,8 @@ class Service:
     reasons: dict[int, str] = field(default_factory=dict)
     promoted: frozenset[int] = frozenset()
     unseen: dict[int, str] = field(default_factory=dict)
+    #: Which of the operations on the tape are reached from the outputs.
+    reached: tuple[int, ...] = ()
 
     def is_current(self) -> bool:
         """Whether the operations still hold what they computed with."""
@@ -96,7 +98,8 @@ def survey(
     if known is not None:
         seen = _seen(tape, outputs, known.promoted)
         again = replace(known, recorded=seen.recorded, uses=dict(known.uses))
-        if seen.unseen == known.unseen and again.is_current():
+        alike = (seen.unseen, seen.reached) == (known.unseen, known.reached)
+        if alike and again.is_current():
             return again
     promoted: frozenset[int] = frozenset()
     said: dict[int, str] = {}
@@ -117,10 +120,12 @@ class _Seen:
 
     recorded: list[Recorded]
     unseen: dict[int, str]
+    reached: tuple[int, ...]
 
 
 def _seen(tape: Tape, outputs: Sequence[Edge], promoted: frozenset[int]) -> _Seen:
-    recorded = _sound(_effective(tape, promoted), tape.sources)
+    every = _effective(tape, promoted)
+    recorded = _sound(every, tape.sources)
     # A cotangent is read before the hooks of its tensor have run.
     recorded = [r for r in recorded if r.edge not in tape.hooked]
     parameters = tape.sources[: tape.count]
@@ -128,7 +133,9 @@ def _seen(tape: Tape, outputs: Sequence[Edge], promoted: frozenset[int]) -> _See
     unseen = {i: tape.notes.get(i, _UNSEEN) for i in sorted(outside)}
     for i in tape.hidden if tape.hidden and has_python_nodes(outputs) else ():
         unseen[i] = _HIDDEN
-    return _Seen([recorded[i] for i in sorted(reached)], unseen)
+    crossed = [recorded[i] for i in sorted(reached)]
+    place = {id(r): i for i, r in enumerate(every)}
+    return _Seen(crossed, unseen, tuple(place[id(r)] for r in crossed))
 
 
 def _uses(
@@ -159,7 +166,9 @@ def _uses(
                     reasons.setdefault(parameter, reason)
                 uses.setdefault(parameter, []).append(Use(i, path, place, rule))
     uses = {i: uses.get(i, []) for i in range(tape.count) if i not in reasons}
-    service = Service(seen.recorded, layouts, uses, reasons, promoted, seen.unseen)
+    service = Service(
+        seen.recorded, layouts, uses, reasons, promoted, seen.unseen, seen.reached
+    )
     return service, frozenset(further)
 
 
@@ -178,7 +187,7 @@ def _effective(tape: Tape, promoted: frozenset[int]) -> list[Recorded]:
             Recorded(
                 step.function, step.args, step.kwargs, step.places, set(), source.edge,
                 Geometry(tuple(source.tensor.shape)), source.tensor.dtype,
-                step.versions,
+                versions=step.versions,
             )
         )  # fmt: skip
     found = []
@@ -188,7 +197,8 @@ def _effective(tape: Tape, promoted: frozenset[int]) -> list[Recorded]:
         if not places:
             continue
         inputs = operation.inputs | {tape.sources[s].edge for s in lifted}
-        found.append(replace(operation, places=places, inputs=inputs))
+        sampled = operation.sampled | (operation.places.keys() - places.keys())
+        found.append(replace(operation, places=places, inputs=inputs, sampled=sampled))
     return found
 
 

@@ -78,17 +78,19 @@ class Tape(TorchFunctionMode):
         if func is Tensor.register_hook and args[0].requires_grad:
             self.hooked.add(edge_of(args[0]))
         places: dict[Path, int] = {}
-        mixed = False
+        sampled: set[Path] = set()
         for path, tensor in tensors_in(args, kwargs):
             source = self._known.get(id(tensor))
             if source is not None and self.sources[source].is_current():
                 places[path] = source
-            elif tensor.requires_grad or id(tensor) in self._of_samples:
-                mixed = mixed or not _only_asked(func, path)
+            elif (
+                tensor.requires_grad or id(tensor) in self._of_samples
+            ) and not _only_asked(func, path):
+                sampled.add(path)
         if not places or peek_interpreter_stack() is not None:
             # Inside torch.func a tensor is a wrapper, of which nothing can be told.
             result = self._met(func, args, kwargs)
-            if mixed:
+            if sampled:
                 self._spread(result)
             return result
         if not torch.is_grad_enabled():
@@ -98,7 +100,7 @@ class Tape(TorchFunctionMode):
         if body is not None:
             with self:
                 return body(*args, **kwargs)
-        return self._used(func, args, kwargs, places, mixed)
+        return self._used(func, args, kwargs, places, sampled)
 
     def _met(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -122,7 +124,7 @@ class Tape(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         places: dict[Path, int],
-        mixed: bool,
+        sampled: set[Path],
     ) -> Any:
         others = [t for p, t in tensors_in(args, kwargs) if p not in places]
         inputs = {edge_of(t) for t in others if t.requires_grad}
@@ -130,11 +132,11 @@ class Tape(TorchFunctionMode):
         in_place = {id(t) for t in others if t._is_view()}
         result = self._met(func, args, kwargs)
         outputs = [t for t in _tensors(result) if t.requires_grad]
-        if mixed:
+        if sampled:
             self._spread(result)
         if not outputs:
             return result
-        if not mixed:
+        if not sampled:
             self._derive(result, Step(func, args, kwargs, places, None, versions))
             return result
         if len(outputs) == 1 and id(outputs[0]) not in in_place:
@@ -145,7 +147,7 @@ class Tape(TorchFunctionMode):
             self.recorded.append(
                 Recorded(
                     func, args, kwargs, places, inputs, edge, geometry, output.dtype,
-                    versions,
+                    frozenset(sampled), versions,
                 )
             )  # fmt: skip
             return result
@@ -188,10 +190,16 @@ class Tape(TorchFunctionMode):
 
     def signature(self) -> tuple[Any, ...]:
         """Return what was recorded, as far as it can be compared between forwards."""
-        return tuple(
+        recorded = tuple(
             (r.function, r.geometry, tuple(r.places.items()), *settings_of(r))
             for r in self.recorded
         )
+        derived = tuple(
+            (s.parents, s.step.function, s.step.output, *settings_of(s.step))
+            for s in self.sources[self.count :]
+            if s.step is not None
+        )
+        return recorded, derived
 
 
 #: Methods that ask a tensor for its shape, dtype or device alone; the first argument
