@@ -193,9 +193,9 @@ def write_through_a_view(b: Builder) -> None:
     p = weight(b, b.features)
     b.add(
         b.pick(
-            f"x = x * 1\nx.view(-1, {b.features}).mul_({p})",
+            f"x = x.contiguous() * 1\nx.view(-1, {b.features}).mul_({p})",
             f"y = x.sin()\nz = y[..., 0]\nz *= {p}[0]\nx = y * y",
-            f"y = x * 2\ny.flatten(0, -2)[:] += {p}\nx = y",
+            f"y = x.contiguous() * 2\ny.flatten(0, -2)[:] += {p}\nx = y",
             f"y = x.exp().unsqueeze(0)\ny[0] += {p}\nx = y.squeeze(0)",
             f"x = x.mul(2).transpose(0, -1)\nx[-1:].add_({p}[0])\n"
             "x = x.transpose(0, -1)",

@@ -188,8 +188,8 @@ def examine(sketch: Sketch, question: Question, rules: Any = "rules") -> None:
             except GradkitError as error:
                 if method != "auto" and isinstance(error, UnsupportedModelError):
                     continue
-                refused = others_refuse(model, sketch, question, call)
-                assert refused, f"only {method} refuses: {error}"
+                if not others_refuse(model, sketch, question, call):
+                    raise
             else:
                 check(found, expected[call])
 
@@ -205,9 +205,7 @@ def test_random_networks_are_right_or_refused(
 def bias_counted_twice() -> gk.Rule:
     linear = gk.RULES["linear"]
     rows = linear.rows["bias"]
-    return replace(
-        linear, rows={**linear.rows, "bias": lambda o, c: rows(o, 2 * c)}
-    )
+    return replace(linear, rows={**linear.rows, "bias": lambda o, c: rows(o, 2 * c)})
 
 
 def weight_of_the_next_sample() -> gk.Rule:
