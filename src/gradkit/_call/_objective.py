@@ -11,6 +11,7 @@ from torch import Tensor
 from gradkit._guards._autocast import Autocast
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import refuse_coupling
+from gradkit._guards._walk import nodes_below
 from gradkit.errors import InputError
 from gradkit.objectives import check_objective_values
 
@@ -127,13 +128,7 @@ def _refuse_parameters(values: Tensor, leaves: Sequence[Tensor]) -> None:
     """Refuse an objective that leads to anything but the outputs."""
     own = {id(t) for t in leaves if t.is_leaf}
     stop = {t.grad_fn for t in leaves if t.grad_fn is not None}
-    stack = [values.grad_fn] if values.grad_fn is not None else []
-    seen = set()
-    while stack:
-        node = stack.pop()
-        if node in seen or node in stop:
-            continue
-        seen.add(node)
+    for node in nodes_below([values.grad_fn], stop):
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) not in own:
             raise InputError(
@@ -143,4 +138,3 @@ def _refuse_parameters(values: Tensor, leaves: Sequence[Tensor]) -> None:
                 argument="objective",
                 shape=tuple(variable.shape),
             )
-        stack += [n for n, _ in node.next_functions if n is not None]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from gradkit._guards._walk import nodes_below
 from gradkit._problem._outputs import Outputs
 from gradkit._products import quick_products
 
@@ -94,15 +95,7 @@ class Graph:
 
     def nodes(self) -> Iterator[Any]:
         """Yield every node of the graph once."""
-        stack = [t.grad_fn for t in self.outputs.tensors if t.grad_fn is not None]
-        seen = set()
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            yield node
-            stack += [n for n, _ in node.next_functions if n is not None]
+        return nodes_below(t.grad_fn for t in self.outputs.tensors)
 
     def values(self) -> Tensor:
         """Return the outputs as ``(N, K)``, detached."""

@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor
 
+from gradkit._guards._walk import nodes_below
+
 __all__ = ["Known", "operations", "recall"]
 
 
@@ -54,16 +56,9 @@ def recall(identity: Any, kind: Hashable) -> Known:
 
 def operations(outputs: Sequence[Tensor]) -> int:
     """Return a fingerprint of the operations in the graph of ``outputs``."""
-    stack = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen: dict[Any, int] = {}
-    names: list[Any] = []
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen[node] = len(seen)
-        names.append(node.name())
-        following = node.next_functions
-        names.append(len(following))
-        stack.extend(n for n, _ in following if n is not None and n not in seen)
-    return hash(tuple(names))
+    return hash(
+        tuple(
+            (node.name(), len(node.next_functions))
+            for node in nodes_below(t.grad_fn for t in outputs)
+        )
+    )

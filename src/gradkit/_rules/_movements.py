@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gradkit._guards._walk import nodes_below
 from gradkit._rules._recorded import Edge
 
 __all__ = ["movements"]
@@ -36,11 +37,7 @@ def movements(outputs: Iterable[Edge]) -> tuple[int, bool]:
     places: dict[Any, int] = {}
     said: list[Any] = []
     by_values = False
-    waiting = [node for node, _ in outputs]
-    while waiting:
-        node = waiting.pop()
-        if node in places:
-            continue
+    for node in nodes_below(node for node, _ in outputs):
         places[node] = len(places)
         name = node.name()
         said.append(name)
@@ -48,8 +45,5 @@ def movements(outputs: Iterable[Edge]) -> tuple[int, bool]:
         if head.startswith(_BY_VALUES):
             by_values = True
         said += [repr(getattr(node, s, None)) for s in _SETTINGS.get(head, ())]
-        for following, number in node.next_functions:
-            said.append((places.get(following, -1), number))
-            if following is not None and following not in places:
-                waiting.append(following)
+        said += [(places.get(n, -1), number) for n, number in node.next_functions]
     return hash(tuple(said)), by_values

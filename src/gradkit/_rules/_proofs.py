@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
+from gradkit._guards._walk import nodes_below
 from gradkit._rules._recorded import Edge, Recorded, Source
 
 __all__ = ["has_python_nodes", "is_whole", "unseen_uses"]
@@ -95,14 +96,5 @@ def unseen_uses(
 
 def has_python_nodes(outputs: Iterable[Edge]) -> bool:
     """Whether a node of the graph is defined in Python, where parameters can hide."""
-    seen: set[Any] = set()
-    waiting = list(outputs)
-    while waiting:
-        edge = waiting.pop()
-        if edge[0] in seen:
-            continue
-        if isinstance(edge[0], BackwardCFunction):
-            return True
-        seen.add(edge[0])
-        waiting += _next(edge)
-    return False
+    nodes = nodes_below(node for node, _ in outputs)
+    return any(isinstance(node, BackwardCFunction) for node in nodes)
