@@ -109,16 +109,16 @@ def _plan(call: Call) -> Plan:
     task, request = call.task, call.request
     reasons = {m.name: reason_for(call, m) for m in METHODS.values()}
     paths: dict[str, Path] = {}
+    why: dict[int, str] = {}
     rest, further = list(range(len(call.parameters))), call.methods
     if call.methods[0].by_rules and reason_for(call, call.methods[0]) is None:
-        paths, further, reasons[call.methods[0].name] = _by_rules(call)
-        rest = [i for i in rest if call.parameter_names[i] not in paths]
+        paths, why, reasons[call.methods[0].name] = _by_rules(call)
+        rest, further = sorted(why), call.methods[1:]
     passes = 1
     serving = call.methods[0]
     if rest or not call.parameters:
         probe, serving = _probed(call.only(rest, further) if paths else call, further)
         passes = probe.passes + bool(paths)
-        why = getattr(call.task.planner.known.rules, "why", {})
         paths |= {
             call.parameter_names[i]: _formed(call, i, serving, probe, why.get(i))
             for i in rest
@@ -158,12 +158,12 @@ def _probed(call: Call, methods: Sequence[Method]) -> tuple[Probe, Method]:
     return serve(replace(call, methods=list(methods)), attempt)
 
 
-def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method], str | None]:
-    """Return the path of each parameter that rules serve, and what may serve others.
+def _by_rules(call: Call) -> tuple[dict[str, Path], dict[int, str], str | None]:
+    """Return the path of each parameter that rules serve, and why not of the others.
 
-    And why they do not serve the first of the others.
+    And that of the first of them in a sentence.
     """
-    first, *further = call.methods
+    first = call.methods[0]
     rows = call.task.rows
     like = torch.empty((), dtype=call.task.graph.dtype, device=call.task.graph.device)
     shape = (call.task.samples, call.task.outputs)
@@ -172,18 +172,18 @@ def _by_rules(call: Call) -> tuple[dict[str, Path], list[Method], str | None]:
     engine = by_rules(replace(call, task=one), first).engine
     engine.limit(rows, call.planner.budget)
     held = {i: engine.factor_bytes(i, rows) for i in engine.service.uses}
-    engine.remembered.why = dict(engine.service.reasons)
     backward = "one backward" if rows == 1 else f"{rows:,} outputs pulled back at once"
     paths = {
         call.parameter_names[i]: Path(first.name, "factors", nbytes, backward)
         for i, nbytes in held.items()
     }
-    if len(paths) == len(call.parameters):
-        return paths, further, None
+    why = dict(engine.service.reasons)
+    if not why:
+        return paths, why, None
     error = no_rule(engine, call.parameter_names, call.planner.budget)
-    if not further:
+    if len(call.methods) == 1:
         raise refusal({first.name: error.message})
-    return paths, further, error.message
+    return paths, why, error.message
 
 
 def _formed(

@@ -86,13 +86,12 @@ def _rows(factors: list[Factor], part: slice, task: Task, source: Tensor) -> Ten
 
 def factors_of(task: Task, engine: Engine) -> dict[int, list[Factor]]:
     """Return the factors of the parameters that rules serve, by position."""
-    if not engine.service.uses:
-        return {}
     budget = task.planner.budget
     engine.limit(task.rows, budget)
     if not engine.service.uses:
         return {}
-    engine.cotangents(task.cotangent, task.rows, budget)
+    several = task.cotangent is None
+    engine.cotangents(task.cotangents, task.rows, budget if several else None)
     guard = task.forwards.guard
     owned = Owned(
         t.untyped_storage().data_ptr()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,15 +24,10 @@ __all__ = ["Served", "by_rules"]
 
 @dataclass
 class Served:
-    """An entry for some of a call's parameters, and why not for the others.
-
-    ``places`` are their positions, in order.
-    """
+    """An entry for some of a call's parameters; the engine says why not for others."""
 
     entry: Factored | None
-    places: list[int]
     engine: Engine
-    reasons: dict[int, str] = field(default_factory=dict)
 
     def refusal(self, call: Call) -> InputError | UnsupportedModelError:
         """Return the error that a parameter is not served."""
@@ -56,7 +51,7 @@ def by_rules(call: Call, method: Method) -> Served:
             del factors[place]
         engine.remembered.checked.update(factors)
         entry = _factored(call, factors)
-    return Served(entry, list(factors), engine, engine.service.reasons)
+    return Served(entry, engine)
 
 
 _WRONG = "the sum of its rows differs from the ordinary gradient"

@@ -102,7 +102,7 @@ def _entries(call: Call) -> list[Entry]:
     if not first.by_rules or reason_for(call, first) is not None:
         return [_entry(call)]
     served = by_rules(call, first)
-    rest = [i for i in range(len(call.parameters)) if i not in served.places]
+    rest = sorted(served.engine.service.reasons)
     if rest and not further:
         raise served.refusal(call)
     entries: list[Entry] = [] if served.entry is None else [served.entry]

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Size, Tensor
 
+from gradkit._guards._autocast import Autocast
 from gradkit._guards._settings import quiet_settings
 from gradkit._guards._trace import LOCK
 from gradkit._parameter_jacobian._columns import Columns, refusal
@@ -32,12 +33,11 @@ def plainly(method: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
 
     @wraps(method)
     def wrapped(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
-        device = cast(Quantities, args[0])._device.type
+        device = cast(Quantities, args[0])._device
         with LOCK, ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(Autocast.of([device]).off())
             stack.enter_context(quiet_settings())
             return method(*args, **kwargs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradkit._rules._broadcast import spelled, weighted, without_own_samples
+from gradkit._rules._aligned import spelled, weighted, without_own_samples
 from gradkit._rules._rule import Operation, Rule
 
 __all__ = ["PRELU"]
@@ -19,8 +19,8 @@ def _shape(operation: Operation) -> tuple[int, ...]:
 
 def _rows(operation: Operation, cotangent: Tensor) -> Tensor:
     negative = operation.values("input").clamp(max=0)
-    found = weighted(operation, cotangent, negative, _shape(operation))
-    return found.reshape(*found.shape[:2], *operation.parameters["weight"])
+    shape = operation.parameters["weight"]
+    return weighted(operation, cotangent, negative, shape, _shape(operation))
 
 
 # Multiplies negative entries by a slope: y = max(x, 0) + p min(x, 0).

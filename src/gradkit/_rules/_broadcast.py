@@ -1,17 +1,19 @@
-"""Rules of sums, differences, products and quotients with a broadcast parameter.
-
-A parameter that is broadcast acts on many entries of one sample: its row is the sum
-of what they pull back, over all axes along which it was repeated but the samples'.
-"""
+"""Rules of sums, differences, products and quotients with a broadcast parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from gradkit._rules._aligned import (
+    aligned,
+    is_in_place,
+    reduced,
+    spelled,
+    weighted,
+    without_own_samples,
+)
 from gradkit._rules._rule import Operation, Rows, Rule
 
 __all__ = [
@@ -21,125 +23,23 @@ __all__ = [
     "MULTIPLY",
     "REVERSED_SUBTRACT",
     "SUBTRACT",
-    "aligned",
-    "by_itself",
-    "is_in_place",
-    "spelled",
-    "summed",
-    "weighted",
-    "without_own_samples",
 ]
-
-# -- what rules of broadcast parameters share ------------------------------------------
-
-
-def spelled(*names: str) -> tuple[Callable[..., Any], ...]:
-    """Return torch's functions and its tensors' methods of these names."""
-    owners = (torch, Tensor)
-    found = (getattr(owner, name, None) for name in names for owner in owners)
-    return tuple(dict.fromkeys(f for f in found if f is not None))
-
-
-def is_in_place(function: Callable[..., Any]) -> bool:
-    """Whether a torch function writes to its first argument."""
-    name = getattr(function, "__name__", "")
-    if name.startswith("__"):
-        return name in ("__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__")
-    return name.endswith("_")
-
-
-def aligned(operation: Operation, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape with the output's number of axes, as broadcasting aligns it."""
-    return (1,) * (len(operation.shape) - len(shape)) + tuple(shape)
-
-
-def without_own_samples(
-    operation: Operation, shapes: Iterable[Sequence[int]]
-) -> str | None:
-    """Return a reason if a parameter, aligned with the output, differs by samples."""
-    layout = operation.layout
-    if operation.samples == 1:
-        return None  # all of it is that sample's
-    for shape in shapes:
-        if shape[layout.axis] not in (1, layout.before * layout.after):
-            return (
-                f"a parameter aligned as {tuple(shape)} has the samples' axis of the"
-                f" output {tuple(operation.shape)} itself"
-            )
-    return None
-
-
-def by_itself(operation: Operation, cotangent: Tensor) -> Tensor:
-    """Return ``(N, R, ..)`` with one axis for each of the output's, in its order.
-
-    In the samples' place stands what shares their axis, if only ``1``.
-    """
-    if operation.layout.before == operation.layout.after == 1:
-        return cotangent.unsqueeze(2 + operation.layout.axis)
-    return cotangent
-
-
-def summed(operation: Operation, cotangent: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sum ``(N, R, ..)``, by itself, to ``(N, R, *shape)``: over repeated entries.
-
-    Args:
-        operation: The operation.
-        cotangent: With one axis for each of the output's.
-        shape: A parameter's shape, aligned with the output.
-    """
-    given = cotangent.shape[2:]
-    axes = [2 + a for a, s in enumerate(shape) if s == 1 and given[a] != 1]
-    return cotangent.sum(axes, keepdim=True) if axes else cotangent
-
-
-def weighted(
-    operation: Operation, cotangent: Tensor, weights: Tensor, shape: Sequence[int]
-) -> Tensor:
-    """Sum the cotangent's products with what each entry is multiplied by.
-
-    Args:
-        operation: The operation.
-        cotangent: ``(N, R, ..)``.
-        weights: Broadcast to the output's shape, with the samples as they are in it.
-        shape: A parameter's shape, aligned with the output.
-    """
-    # A product and a sum: einsum copies both factors to make them matrices, and took
-    # five times as long.
-    weights = operation.front(weights.expand(operation.shape))
-    product = by_itself(operation, cotangent * weights[:, None])
-    return summed(operation, product, shape)
-
-
-# -- sums and products -----------------------------------------------------------------
 
 _OVERWRITES = "it overwrites what its derivative needs"
 
 
 def _operand(operation: Operation, argument: str) -> Tensor:
     """Return an argument as it was computed with: integers too as real numbers."""
-    found = operation.values(argument)
-    if found.is_floating_point():
-        return found
-    return found.to(operation.dtype).to(operation.compute or operation.dtype)
-
-
-def _shape(operation: Operation, argument: str) -> tuple[int, ...]:
-    return aligned(operation, operation.parameters[argument])
-
-
-def _formed(operation: Operation, argument: str, rows: Tensor) -> Tensor:
-    return rows.reshape(*rows.shape[:2], *operation.parameters[argument])
+    return operation.cast(operation.arguments[argument])
 
 
 def _term(argument: str, factor: Callable[[Operation], float]) -> Rows:
     """Return the rows of a term of a sum that is multiplied by a number."""
 
     def rows(operation: Operation, cotangent: Tensor) -> Tensor:
-        cotangent = by_itself(operation, cotangent)
-        found = summed(operation, cotangent, _shape(operation, argument))
+        found = reduced(operation, cotangent, operation.parameters[argument])
         number = factor(operation)
-        found = found if number == 1 else found * number
-        return _formed(operation, argument, found)
+        return found if number == 1 else found * number
 
     return rows
 
@@ -148,9 +48,8 @@ def _factor(argument: str, weights: Callable[[Operation], Tensor]) -> Rows:
     """Return the rows of what acts on each entry by a weight of its own."""
 
     def rows(operation: Operation, cotangent: Tensor) -> Tensor:
-        shape = _shape(operation, argument)
-        found = weighted(operation, cotangent, weights(operation), shape)
-        return _formed(operation, argument, found)
+        shape = operation.parameters[argument]
+        return weighted(operation, cotangent, weights(operation), shape)
 
     return rows
 
@@ -165,7 +64,8 @@ def _refused(operation: Operation, *names: str) -> str | None:
     numbers = (operation.get("alpha", 1), operation.get("value", 1))
     if any(isinstance(number, Tensor) for number in numbers):
         return "its arguments are in a deprecated order, or its factor is a tensor"
-    shapes = (_shape(operation, n) for n in names if n in operation.parameters)
+    given = operation.parameters
+    shapes = (aligned(operation, given[n]) for n in names if n in given)
     return without_own_samples(operation, shapes)
 
 

@@ -24,13 +24,13 @@ from math import prod
 import torch
 from torch import Size, Tensor
 
+from gradkit._rules._aligned import aligned, without_own_samples
 from gradkit._rules._factor import Factor
 from gradkit._rules._outer import Outer
 from gradkit._rules._rearranged import Rearranged
 from gradkit._rules._rule import Operation
 
-__all__ = ["Product", "broadcast_reason", "broadcast_rows", "foreign_reason"]
-__all__ += ["fresh_letters"]
+__all__ = ["Product", "broadcast_reason", "foreign_reason", "fresh_letters"]
 
 _ALONG = "the parameter has an axis along the samples"
 
@@ -172,35 +172,7 @@ def _arranged(
     return tensor.reshape(*tensor.shape[:lead], *sizes)
 
 
-def _summed_axes(operation: Operation, shape: Size) -> list[int]:
-    """Return the output's axes along which a tensor of ``shape`` is broadcast."""
-    lead = len(operation.shape) - len(shape)
-    return [
-        axis
-        for axis, size in enumerate(operation.shape)
-        if axis < lead or (shape[axis - lead] == 1 and size != 1)
-    ]
-
-
 def broadcast_reason(operation: Operation, shape: Size) -> str | None:
     """Return why a parameter broadcast to the output has no rows, or ``None``."""
-    if operation.samples == 1:
-        return None
-    return None if operation.layout.axis in _summed_axes(operation, shape) else _ALONG
-
-
-def broadcast_rows(operation: Operation, shape: Size, c: Tensor) -> Tensor:
-    """Return the rows ``(N, R, *shape)`` of a parameter added to the output.
-
-    Args:
-        operation: The call.
-        shape: The parameter's shape, broadcast to the output's.
-        c: The output's cotangent ``(N, R, ..)``, samples first.
-    """
-    layout = operation.layout
-    if layout.before * layout.after == 1:
-        c = c.unsqueeze(2 + layout.axis)
-    axes = [2 + axis for axis in _summed_axes(operation, shape)]
-    if axes:
-        c = c.sum(axes)
-    return c.reshape(*c.shape[:2], *shape)
+    place = aligned(operation, shape)
+    return None if without_own_samples(operation, [place]) is None else _ALONG

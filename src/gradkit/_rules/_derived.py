@@ -7,14 +7,15 @@ back by the calls that computed it, made once more on private copies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradkit._rules._arguments import Path, changed
 from gradkit._rules._factor import Factor, Owned
-from gradkit._rules._recorded import Path, Source, Step
+from gradkit._rules._recorded import Source, Step
 
 __all__ = ["Derivation", "Pulled"]
 
@@ -58,7 +59,7 @@ class Derivation:
             sum(v.numel() for v in self.values.values()) == self.shape.numel()
         )
         self.key = tuple(
-            (i, _name(step), repr(_plain(step))) for i, step in self._steps.items()
+            (i, step.name, *step.settings()) for i, step in self._steps.items()
         )
 
     @property
@@ -73,7 +74,8 @@ class Derivation:
         def of(i: int) -> Tensor:
             if i not in known:
                 step = self._steps[i]
-                args, kwargs = _filled(step, {s: of(s) for s in step.places.values()})
+                values = {path: of(s) for path, s in step.places.items()}
+                args, kwargs = changed(step.args, step.kwargs, values.get)
                 result = step.function(*args, **kwargs)
                 known[i] = result if step.output is None else result[step.output]
             return known[i]
@@ -92,15 +94,18 @@ class Derivation:
             again, value.detach(), rtol=1e-3, atol=0.0, equal_nan=True
         )
 
-    def pull(self, rows: Tensor, parameter: int) -> Tensor:
-        """Pull rows ``(M, *shape)`` back to one parameter, ``(M, *p)``."""
-        rest = {i: v for i, v in self.values.items() if i != parameter}
+    def _pullback(self, parameter: int) -> tuple[Tensor, Callable[..., Any]]:
+        """Return the value, and its pullback to one parameter."""
 
         def of(value: Tensor) -> Tensor:
-            return self.value({**rest, parameter: value})
+            return self.value({**self.values, parameter: value})
 
         with torch.enable_grad():
-            value, pullback = torch.func.vjp(of, self.values[parameter])[:2]
+            return torch.func.vjp(of, self.values[parameter])[:2]
+
+    def pull(self, rows: Tensor, parameter: int) -> Tensor:
+        """Pull rows ``(M, *shape)`` back to one parameter, ``(M, *p)``."""
+        value, pullback = self._pullback(parameter)
         rows = rows.to(value.dtype)
         if rows.shape[0] == 1:
             return pullback(rows[0])[0][None]
@@ -108,18 +113,12 @@ class Derivation:
 
     def push(self, vector: Tensor, parameter: int) -> Tensor:
         """Return how the value changes along ``vector`` of one parameter."""
-        rest = {i: v for i, v in self.values.items() if i != parameter}
-
-        def of(value: Tensor) -> Tensor:
-            return self.value({**rest, parameter: value})
-
+        value, pullback = self._pullback(parameter)
         # Twice reverse: forward mode lacks operations that reverse mode has.
-        start = self.values[parameter]
         with torch.enable_grad():
-            value, pullback = torch.func.vjp(of, start)[:2]
             zero = torch.zeros_like(value)
             forward = torch.func.vjp(lambda c: pullback(c)[0], zero)[1]
-        return forward(vector.to(start))[0]
+        return forward(vector.to(self.values[parameter]))[0]
 
     def held(self) -> list[Tensor]:
         """Return the private values."""
@@ -199,51 +198,25 @@ class Pulled(Factor):
 
 
 def _moves(step: Step) -> bool:
-    return _name(step) in _MOVES or (
-        _name(step) == "__get__"
+    return step.name in _MOVES or (
+        step.name == "__get__"
         and getattr(getattr(step.function, "__self__", None), "__name__", "")
         in ("T", "mT")
     )
 
 
-def _name(step: Step) -> str:
-    return getattr(step.function, "__name__", "")
-
-
-def _plain(step: Step) -> Any:
-    """Return the arguments that are no tensors."""
-    values = (*step.args, *step.kwargs.items())
-    return [v for v in values if not isinstance(v, Tensor)]
-
-
-def _filled(
-    step: Step, values: Mapping[int, Tensor]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments with values in the sources' places."""
-    args: list[Any] = list(step.args)
-    kwargs = dict(step.kwargs)
-    for (position, place), source in step.places.items():
-        holder: Any = args if isinstance(position, int) else kwargs
-        if place is None:
-            holder[position] = values[source]
-            continue
-        parts = list(holder[position])
-        parts[place] = values[source]
-        holder[position] = type(holder[position])(parts)
-    return args, kwargs
-
-
 def _private(step: Step) -> Step:
     """Return the step with private constants, and without the sources themselves."""
 
-    def kept(path: Path, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            # Cloned, since a constant may be anybody's, such as a cache's.
-            return None if path in step.places else value.detach().clone()
-        if type(value) in (list, tuple):
-            return type(value)(kept((path[0], i), v) for i, v in enumerate(value))
-        return value
+    def change(path: Path, value: Any) -> Any:
+        return None if path in step.places else _cloned(value)
 
-    args = tuple(kept((i, None), v) for i, v in enumerate(step.args))
-    kwargs = {k: kept((k, None), v) for k, v in step.kwargs.items()}
-    return Step(step.function, args, kwargs, step.places, step.output)
+    args, kwargs = changed(step.args, step.kwargs, change)
+    return Step(step.function, args, kwargs, step.places, [], step.output)
+
+
+def _cloned(value: Any) -> Any:
+    """Clone tensors, since a constant may be anybody's, such as a cache's."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_cloned, value))
+    return value.detach().clone() if isinstance(value, Tensor) else value

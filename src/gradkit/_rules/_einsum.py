@@ -73,8 +73,7 @@ def _product(operation: Operation, argument: str) -> Product:
     """Return the product; what is not the parameter flows into it."""
     letters, output = _letters(operation)
     mine = _place(operation, argument)
-    flow = _operands(operation)[1 - mine].detach().to(operation.dtype)
-    flow = flow.to(operation.compute or operation.dtype)
+    flow = operation.cast(_operands(operation)[1 - mine])
     shape = operation.parameters[argument]
     return Product(operation, (flow, letters[1 - mine]), (shape, letters[mine]), output)
 

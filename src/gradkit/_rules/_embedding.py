@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from gradkit._rules._broadcast import spelled
+from gradkit._rules._aligned import spelled
 from gradkit._rules._lookup import Lookup
 from gradkit._rules._rule import Operation, Rule
 
@@ -18,7 +18,7 @@ __all__ = ["EMBEDDING", "EMBEDDING_BAG", "INDEX_SELECT", "LOOK_UP"]
 
 def _looked_up(
     operation: Operation, cotangent: Tensor, index: Tensor, table: Size
-) -> Lookup | Tensor:
+) -> Lookup:
     """Return the rows of a table whose entries ``(V, ..)`` were looked up.
 
     Args:
@@ -30,12 +30,9 @@ def _looked_up(
     index = operation.front(index)
     samples, rows = cotangent.shape[:2]
     positions, width = prod(index.shape[1:]), prod(table[1:])
-    index = index.reshape(samples, positions).long().contiguous()
+    index = index.reshape(samples, positions).long()
     cotangent = cotangent.reshape(samples, rows, positions, width)
-    found = Lookup((table[0], width), cotangent, index)
-    if len(table) == 2:
-        return found
-    return found.dense(slice(None)).reshape(samples, rows, *table)
+    return Lookup(table, cotangent, index)
 
 
 def _without_samples(operation: Operation, index: Tensor) -> str | None:
@@ -47,7 +44,7 @@ def _without_samples(operation: Operation, index: Tensor) -> str | None:
 # -- embedding -------------------------------------------------------------------------
 
 
-def _rows_of_embedding(operation: Operation, cotangent: Tensor) -> Lookup | Tensor:
+def _rows_of_embedding(operation: Operation, cotangent: Tensor) -> Lookup:
     index = operation.values("indices")
     # No index equals the -1 that stands for no padding.
     padding = operation.get("padding_idx", -1)
@@ -227,7 +224,7 @@ def _index(operation: Operation) -> Tensor | None:
     return given.detach()
 
 
-def _rows_of_table(operation: Operation, cotangent: Tensor) -> Lookup | Tensor:
+def _rows_of_table(operation: Operation, cotangent: Tensor) -> Lookup:
     index = _index(operation)
     assert index is not None, "such an index is refused"
     table = operation.parameters["input"]

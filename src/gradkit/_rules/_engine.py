@@ -19,7 +19,7 @@ from gradkit._rules._generic import generic
 from gradkit._rules._layout import Layout
 from gradkit._rules._movements import movements
 from gradkit._rules._ownership import find_layouts
-from gradkit._rules._recorded import Recorded, edge_of, tensors_in
+from gradkit._rules._recorded import Recorded, edge_of
 from gradkit._rules._service import (
     Service,
     Table,
@@ -44,8 +44,6 @@ class Remembered:
     checked: set[int] = field(default_factory=set)
     #: What turned out wrong by it.
     wrong: dict[int, str] = field(default_factory=dict)
-    #: Why rules do not serve some parameters, for those who ask.
-    why: dict[int, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -71,6 +69,8 @@ class Engine:
         self._fewer = fewer
         #: The bytes that the budget lacks room for, if it does.
         self.needed = 0
+        self._cotangents: dict[int, Tensor] = {}
+        self._derivations: dict[int, Derivation] = {}
         outputs = [edge_of(t) for t in graph.outputs.tensors if t.requires_grad]
         moves, by_values = movements(outputs)
         signature = self.tape.signature(), moves
@@ -100,11 +100,8 @@ class Engine:
         graph = self.graph
         like = torch.empty((), dtype=graph.dtype, device=graph.device)
         cotangent = random_cotangent((graph.samples, graph.outputs.width), like)
-        alive = [
-            i
-            for i, g in enumerate(self._pull(recorded, cotangent, several=False))
-            if g is not None
-        ]
+        base = self._pull(recorded, cotangent, several=False)
+        alive = {i: g for i, g in enumerate(base) if g is not None}
         chosen = [recorded[i] for i in alive]
 
         def pull(given: Tensor) -> list[Tensor]:
@@ -122,9 +119,8 @@ class Engine:
 
         layouts: list[Layout | None] = [None] * len(recorded)
         if chosen:
-            for i, layout in zip(
-                alive, find_layouts(pull, cotangent, other_shapes), strict=True
-            ):
+            found = find_layouts(pull, cotangent, [*alive.values()], other_shapes)
+            for i, layout in zip(alive, found, strict=True):
                 layouts[i] = layout
         return layouts
 
@@ -145,12 +141,7 @@ class Engine:
 
     def row_bytes(self) -> int:
         """Return the bytes of one row's cotangents at all operations."""
-        total = 0
-        for i in self.service.needed:
-            recorded = self.service.recorded[i]
-            count = torch.Size(recorded.geometry.shape).numel()
-            total += count * recorded.dtype.itemsize
-        return total
+        return sum(self.service.recorded[i].nbytes for i in self.service.needed)
 
     def precision(self, parameter: int, coarsest: torch.dtype) -> torch.dtype:
         """Return the coarsest dtype that one parameter's rows are computed in."""
@@ -165,9 +156,8 @@ class Engine:
         total = 0
         for i in {u.operation for u in self.service.uses[parameter]}:
             recorded = self.service.recorded[i]
-            count = torch.Size(recorded.geometry.shape).numel()
-            total += rows * count * recorded.dtype.itemsize
-            for path, tensor in tensors_in(recorded.args, recorded.kwargs):
+            total += rows * recorded.nbytes
+            for path, tensor in recorded.tensors():
                 if path not in recorded.places:
                     total += tensor.numel() * tensor.element_size()
         return total
@@ -185,22 +175,24 @@ class Engine:
         self.service.reasons.update(dict.fromkeys(self.service.uses, reason))
         self.service.uses.clear()
 
-    def cotangents(self, given: Tensor | None, rows: int, budget: int) -> None:
+    def cotangents(
+        self, of_rows: Callable[[slice], Tensor], rows: int, budget: int | None
+    ) -> None:
         """Pull back to all operations that are needed.
 
         Args:
-            given: The objective's cotangent ``(N, K)``; ``None`` for every output.
+            of_rows: From some rows to their cotangents ``(r, N, K)``.
             rows: ``R``.
-            budget: Bytes; how many outputs are pulled back at once.
+            budget: Bytes; how many rows are pulled back at once. ``None``: there is
+                one row, an objective's.
         """
         needed = self.service.needed
         recorded = [self.service.recorded[i] for i in needed]
-        if given is not None:
-            found = self._pull(recorded, given, several=False)
+        if budget is None:
+            found = self._pull(recorded, of_rows(slice(0, 1))[0], several=False)
             whole = [None if g is None else g[None] for g in found]
         else:
-            whole = self._every_output(recorded, rows, budget)
-        self._cotangents: dict[int, Tensor] = {}
+            whole = self._in_pieces(recorded, of_rows, rows, budget)
         for i, g, r in zip(needed, whole, recorded, strict=True):
             layout = self.service.layouts[i]
             assert layout is not None, "what is needed has one"
@@ -212,12 +204,11 @@ class Engine:
 
     def _refuse(self, operation: int, recorded: Recorded) -> None:
         """Serve no parameter that an operation without a cotangent takes."""
-        name = getattr(recorded.function, "__name__", str(recorded.function))
         for parameter, uses in list(self.service.uses.items()):
             if any(u.operation == operation for u in uses):
                 del self.service.uses[parameter]
                 self.service.reasons[parameter] = (
-                    f"no gradient arrives at {name}, which takes it"
+                    f"no gradient arrives at {recorded.name}, which takes it"
                 )
 
     def refuse(self, parameter: int, reason: str) -> None:
@@ -226,29 +217,28 @@ class Engine:
         self.service.reasons[parameter] = reason
         self.remembered.wrong[parameter] = reason
 
-    def _every_output(
-        self, recorded: Sequence[Recorded], rows: int, budget: int
+    def _in_pieces(
+        self,
+        recorded: Sequence[Recorded],
+        of_rows: Callable[[slice], Tensor],
+        rows: int,
+        budget: int,
     ) -> list[Tensor | None]:
-        graph = self.graph
+        """Return what all rows pull back, as many at once as fit ``budget``."""
         several = max(min(rows, budget // max(4 * self.row_bytes(), 1)), 1)
         whole: list[Tensor | None] = [None] * len(recorded)
         for start in range(0, rows, several):
-            stop = min(start + several, rows)
-            hot = torch.zeros(
-                stop - start, graph.samples, graph.outputs.width,
-                dtype=graph.dtype, device=graph.device,
-            )  # fmt: skip
-            hot.diagonal(start, 0, 2).fill_(1)
-            for i, g in enumerate(self._pull(recorded, hot, several=True)):
+            part = slice(start, min(start + several, rows))
+            for i, g in enumerate(self._pull(recorded, of_rows(part), several=True)):
                 if g is None:
                     continue
-                if stop - start == rows:
+                if several == rows:
                     whole[i] = g
                     continue
                 target = whole[i]
                 if target is None:
                     target = whole[i] = g.new_zeros(rows, *g.shape[1:])
-                target[start:stop] = g
+                target[part] = g
         return whole
 
     def factors(self, parameter: int, rows: int, owned: Owned) -> list[Factor]:
@@ -281,7 +271,7 @@ class Engine:
                 operation = as_rule_sees(use.rule, recorded, use.path, layout, samples)
                 argument = argument_at(use.rule, use.path)
                 factor = use.rule.rows[str(argument)](
-                    operation, _in(cotangent, source.tensor)
+                    operation, cotangent.to(operation.working)
                 )
         if isinstance(factor, Tensor):
             factor = Dense(factor, shape)
@@ -294,8 +284,6 @@ class Engine:
         return [Pulled(factor, derivation, parameter)]
 
     def _derivation(self, source: int, owned: Owned) -> Derivation:
-        if not hasattr(self, "_derivations"):
-            self._derivations: dict[int, Derivation] = {}
         if source not in self._derivations:
             step = self.tape.sources[source].step
             if step is not None and not step.is_current():
@@ -305,11 +293,3 @@ class Engine:
                 raise NotImplementedError("what it is computed from is drawn at random")
             self._derivations[source] = found
         return self._derivations[source]
-
-
-def _in(cotangent: Tensor, parameter: Tensor) -> Tensor:
-    """Return a cotangent in the dtype that rows are computed in.
-
-    That of the parameter, or float32, below which sums of products stall.
-    """
-    return cotangent.to(torch.promote_types(parameter.dtype, torch.float32))

@@ -12,22 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradkit._rules._broadcast import (
-    aligned,
-    by_itself,
-    summed,
-    without_own_samples,
-)
+from gradkit._rules._aligned import aligned, reduced, without_own_samples
 from gradkit._rules._rule import Operation, Rule
 
 __all__ = ["EXPAND"]
 
 
 def _rows(operation: Operation, cotangent: Tensor) -> Tensor:
-    shape = operation.parameters["input"]
-    cotangent = by_itself(operation, cotangent)
-    found = summed(operation, cotangent, aligned(operation, shape))
-    return found.reshape(*cotangent.shape[:2], *shape)
+    return reduced(operation, cotangent, operation.parameters["input"])
 
 
 def _unsupported(operation: Operation) -> str | None:

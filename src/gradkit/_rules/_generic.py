@@ -8,21 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._rules._arguments import Path, changed
 from gradkit._rules._factor import Factor, Owned
 from gradkit._rules._layout import Layout
-from gradkit._rules._recorded import Path, Recorded, tensors_in
+from gradkit._rules._recorded import Recorded
 
 __all__ = ["Recomputed", "generic", "generic_reason"]
 
 
 def generic_reason(recorded: Recorded, layout: Layout, samples: int) -> str | None:
     """Return why one sample's part of an operation cannot be computed alone."""
-    name = getattr(recorded.function, "__name__", str(recorded.function))
+    name = recorded.name
     if layout.before * layout.after != 1:
         return f"{name} takes it where samples share an axis with other things"
     if name.endswith("_") or name.startswith("__i"):
         return f"{name} takes it in place, and has no rule"
-    for path, tensor in tensors_in(recorded.args, recorded.kwargs):
+    for path, tensor in recorded.tensors():
         if path not in recorded.sampled:
             continue
         # One without the samples' axis would be taken for one that they share.
@@ -107,7 +108,7 @@ def generic(
     others: list[Tensor] = []
     fixed: dict[Path, Any] = {}
     value: Tensor | None = None
-    for where, tensor in tensors_in(recorded.args, recorded.kwargs):
+    for where, tensor in recorded.tensors():
         if where == path:
             value = owned(tensor)
             continue
@@ -122,34 +123,21 @@ def generic(
     assert value is not None, "the parameter stands where the tape saw it"
     function = recorded.function
     # Without tensors, which would keep the graph alive.
-    args = tuple(map(_bare, recorded.args))
-    kwargs = {name: _bare(v) for name, v in recorded.kwargs.items()}
+    args, kwargs = changed(recorded.args, recorded.kwargs, lambda _, v: _bare(v))
 
     def of(given: Tensor, rest: tuple[Tensor, ...]) -> Tensor:
         filled = dict(fixed)
         filled[path] = given
         for (where, axis), tensor in zip(axes.items(), rest, strict=True):
             filled[where] = tensor.unsqueeze(axis)
-        return function(*_with(args, filled), **_with_names(kwargs, filled))
+        given_args, given_kwargs = changed(args, kwargs, filled.get)
+        return function(*given_args, **given_kwargs)
 
     return Recomputed(of, value, tuple(others), cotangent)
 
 
 def _bare(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_bare, value)) if type(value) in (list, tuple) else value
-    return None if isinstance(value, Tensor) else value
-
-
-def _with(args: tuple[Any, ...], filled: dict[Path, Any]) -> list[Any]:
-    return [_at(i, value, filled) for i, value in enumerate(args)]
-
-
-def _with_names(kwargs: dict[str, Any], filled: dict[Path, Any]) -> dict[str, Any]:
-    return {name: _at(name, value, filled) for name, value in kwargs.items()}
-
-
-def _at(key: int | str, value: Any, filled: dict[Path, Any]) -> Any:
+    """Return an argument without tensors, however deep in lists."""
     if type(value) in (list, tuple):
-        return type(value)(filled.get((key, i), v) for i, v in enumerate(value))
-    return filled.get((key, None), value)
+        return type(value)(map(_bare, value))
+    return None if isinstance(value, Tensor) else value

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradkit._rules._broadcast import (
+from gradkit._rules._aligned import (
     aligned,
     by_itself,
+    reduced,
     spelled,
     summed,
     without_own_samples,
@@ -58,7 +59,7 @@ def _rows_of_part(operation: Operation, cotangent: Tensor) -> Tensor:
     start, size = _part(operation)
     axis = 2 + _axis(operation)
     cotangent = by_itself(operation, cotangent).narrow(axis, start, size)
-    found = summed(operation, cotangent, _shape_of_part(operation))
+    found = summed(cotangent, _shape_of_part(operation))
     return found.reshape(*found.shape[:2], *operation.parameters["tensors"])
 
 
@@ -90,7 +91,7 @@ def _rows_in_stack(operation: Operation, cotangent: Tensor) -> Tensor:
     axis = 2 + _axis(operation)
     place = operation.place or 0
     cotangent = by_itself(operation, cotangent).narrow(axis, place, 1)
-    found = summed(operation, cotangent, _shape_in_stack(operation))
+    found = summed(cotangent, _shape_in_stack(operation))
     return found.reshape(*found.shape[:2], *operation.parameters["tensors"])
 
 
@@ -120,10 +121,7 @@ def _rows_chosen(argument: str, *, where: bool) -> Rows:
         chosen = (chosen if where else ~chosen)[:, None]
         # Not a product: zero times what is not finite is nan.
         cotangent = torch.where(chosen, cotangent, 0.0)
-        cotangent = by_itself(operation, cotangent)
-        shape = operation.parameters[argument]
-        found = summed(operation, cotangent, aligned(operation, shape))
-        return found.reshape(*found.shape[:2], *shape)
+        return reduced(operation, cotangent, operation.parameters[argument])
 
     return rows
 

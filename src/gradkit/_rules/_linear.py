@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradkit._rules._aligned import reduced
 from gradkit._rules._contraction import (
     Product,
     broadcast_reason,
-    broadcast_rows,
     foreign_reason,
     fresh_letters,
 )
@@ -64,7 +64,7 @@ def _weight(operation: Operation, c: Tensor) -> Factor | Tensor:
 
 def _bias(operation: Operation, c: Tensor) -> Tensor:
     """Return the rows of the bias: the cotangent, summed over the other axes."""
-    return broadcast_rows(operation, operation.parameters["bias"], c)
+    return reduced(operation, c, operation.parameters["bias"])
 
 
 LINEAR = Rule(

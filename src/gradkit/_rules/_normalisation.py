@@ -11,10 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradkit._rules._broadcast import (
+from gradkit._rules._aligned import (
     aligned,
-    by_itself,
-    summed,
+    reduced,
     weighted,
     without_own_samples,
 )
@@ -42,10 +41,8 @@ def _rows(
         shape = operation.parameters[argument]
         place = alignment(operation, shape)
         if normalised is None:
-            found = summed(operation, by_itself(operation, cotangent), place)
-        else:
-            found = weighted(operation, cotangent, normalised(operation), place)
-        return found.reshape(*found.shape[:2], *shape)
+            return reduced(operation, cotangent, shape, place)
+        return weighted(operation, cotangent, normalised(operation), shape, place)
 
     return rows
 

@@ -52,10 +52,7 @@ def resized(shape: Sequence[int], other: Sequence[int], samples: int) -> set[int
 def _owners(
     base: Tensor, weighted: Tensor, weights: Tensor, found: list[Layout], samples: int
 ) -> list[Layout]:
-    """Return the layouts under which every entry scaled by its own sample's power.
-
-    None is returned where too few samples have entries to tell.
-    """
+    """Return the layouts under which every entry scaled by its own sample's power."""
     fitting = []
     for layout in found:
         first = layout.front(base, samples)
@@ -66,19 +63,22 @@ def _owners(
 
 
 def find_layouts(
-    pull: Pull, cotangent: Tensor, other_shapes: Callable[[], Sequence[tuple] | None]
+    pull: Pull,
+    cotangent: Tensor,
+    base: Sequence[Tensor],
+    other_shapes: Callable[[], Sequence[tuple] | None],
 ) -> list[Layout | None]:
     """Return where the samples stand in each output that is pulled back to.
 
     Args:
         pull: Pulls back to all outputs.
         cotangent: A random cotangent ``(N, K)`` without small entries.
+        base: Its pull-back.
         other_shapes: The outputs' shapes in a batch of one sample fewer, for outputs
             whose cotangents are zero, or fit in more than one way; ``None`` where
             there is no such batch.
     """
     samples = cotangent.shape[0]
-    base = pull(cotangent)
     choices = [candidates(g.shape, samples) for g in base]
     if samples > 1:
         generator = torch.Generator(device="cpu")

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gradkit._rules._aligned import reduced
 from gradkit._rules._contraction import (
     Product,
     broadcast_reason,
-    broadcast_rows,
     foreign_reason,
     fresh_letters,
 )
@@ -86,7 +86,7 @@ def _rule(
 
     def of_input(operation: Operation, c: Tensor) -> Tensor:
         c = _scaled(operation, "beta", c)
-        return broadcast_rows(operation, operation.parameters["input"], c)
+        return reduced(operation, c, operation.parameters["input"])
 
     rows: Mapping[str, Rows] = {name: of(name) for name in factors}
     if added:

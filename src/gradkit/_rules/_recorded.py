@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-__all__ = [
-    "Edge",
-    "Geometry",
-    "Path",
-    "Recorded",
-    "Source",
-    "Step",
-    "edge_of",
-    "settings_of",
-    "tensors_in",
-]
+from gradkit._rules._arguments import Path, settings_in, tensors_in
+
+__all__ = ["Edge", "Geometry", "Recorded", "Source", "Step", "edge_of", "name_of"]
 
 #: A node of the autograd graph, and which of its outputs.
 Edge = tuple[Any, int]
 
-#: An argument: its position or keyword, and the place in it where it is a list.
-Path = tuple[int | str, int | None]
+
+@dataclass(eq=False)
+class Called:
+    """One torch call: ``function(*args, **kwargs)``.
+
+    ``places`` says which source stands where among the arguments; ``versions`` are
+    those of the other tensors when it was made.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    places: dict[Path, int]
+    versions: list[tuple[Tensor, int]]
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return name_of(self.function)
+
+    def tensors(self) -> Iterator[tuple[Path, Tensor]]:
+        """Yield the tensors among its arguments, and where they stand."""
+        return tensors_in(self.args, self.kwargs)
+
+    def settings(self) -> Iterator[Any]:
+        """Yield the settings among its arguments, and the shapes of tensors."""
+        return settings_in(self.args, self.kwargs)
+
+    def is_current(self) -> bool:
+        """Whether its arguments still hold what it computed with."""
+        return all(t._version == version for t, version in self.versions)
 
 
 @dataclass(eq=False)
@@ -49,20 +71,10 @@ class Source:
 
 
 @dataclass(eq=False)
-class Step:
-    """One call that computed a source: ``function(*args, **kwargs)[output]``."""
+class Step(Called):
+    """A call that computed a source: its result, or the ``output``-th part of it."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    #: Which source stands where among the arguments.
-    places: dict[Path, int]
-    output: int | None
-    versions: list[tuple[Tensor, int]] = field(default_factory=list)
-
-    def is_current(self) -> bool:
-        """Whether its arguments still hold what it computed with."""
-        return all(t._version == version for t, version in self.versions)
+    output: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,57 +101,28 @@ class Geometry:
 
 
 @dataclass(eq=False)
-class Recorded:
-    """One call that took a source and something of the samples.
+class Recorded(Called):
+    """A call that took a source and something of the samples.
 
-    ``inputs`` are the edges of its other arguments, taken before the call.
+    ``inputs`` are the edges of its other arguments, taken before the call; ``sampled``
+    says which arguments hold something of the samples.
     """
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    places: dict[Path, int]
     inputs: set[Edge]
     edge: Edge
     geometry: Geometry
     dtype: torch.dtype
-    #: Which arguments hold something of the samples.
-    sampled: frozenset[Path] = frozenset()
-    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+    sampled: frozenset[Path]
 
-    def is_current(self) -> bool:
-        """Whether its arguments still hold what it computed with."""
-        return all(t._version == version for t, version in self.versions)
-
-
-def tensors_in(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[Path, Tensor]]:
-    """Yield the tensors among arguments, those in lists too, and where they stand."""
-    for position, value in (*enumerate(args), *kwargs.items()):
-        if isinstance(value, Tensor):
-            yield (position, None), value
-        elif isinstance(value, (list, tuple)):
-            for place, part in enumerate(value):
-                if isinstance(part, Tensor):
-                    yield (position, place), part
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the output, and of a cotangent of it."""
+        return prod(self.geometry.shape) * self.dtype.itemsize
 
 
-def settings_of(recorded: Recorded | Step) -> Iterator[Any]:
-    """Yield the settings among arguments, and the shapes of tensors."""
-    for value in (*recorded.args, *recorded.kwargs.items()):
-        if isinstance(value, Tensor):
-            yield value.shape
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            yield type(value), value
-        else:
-            yield repr(value) if not _holds_tensors(value) else type(value)
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_tensors, value))
-    return isinstance(value, Tensor)
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a torch function's name, for messages."""
+    return getattr(function, "__name__", str(function))
 
 
 def edge_of(tensor: Tensor) -> Edge:

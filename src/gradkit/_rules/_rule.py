@@ -66,10 +66,16 @@ class Operation:
         the derivative needs.
         """
         tensor: Tensor = self.arguments[argument]
-        tensor = tensor.detach()
-        if tensor.is_floating_point():
-            tensor = tensor.to(self.dtype).to(self.compute or self.dtype)
-        return tensor
+        return self.cast(tensor) if tensor.is_floating_point() else tensor.detach()
+
+    @property
+    def working(self) -> torch.dtype:
+        """The dtype that rows are computed in."""
+        return self.compute or self.dtype
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """Return a tensor, detached, as the operation casts it, to compute with."""
+        return tensor.detach().to(self.dtype).to(self.working)
 
     def samples_first(self, argument: str) -> Tensor:
         """Return an argument ``(N, ..)`` that has the output's leading axes."""

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Size
 
+from gradkit._rules._arguments import Path
 from gradkit._rules._generic import generic_reason
 from gradkit._rules._layout import Layout
 from gradkit._rules._proofs import has_python_nodes, is_whole, unseen_uses
-from gradkit._rules._recorded import Edge, Geometry, Path, Recorded, Source, tensors_in
+from gradkit._rules._recorded import Edge, Geometry, Recorded, Source
 from gradkit._rules._rule import Operation, Rule
 from gradkit._rules._tape import Tape
 
@@ -185,9 +186,9 @@ def _effective(tape: Tape, promoted: frozenset[int]) -> list[Recorded]:
 
         recorded.append(
             Recorded(
-                step.function, step.args, step.kwargs, step.places, set(), source.edge,
-                Geometry(tuple(source.tensor.shape)), source.tensor.dtype,
-                versions=step.versions,
+                step.function, step.args, step.kwargs, step.places, step.versions,
+                set(), source.edge, Geometry(tuple(source.tensor.shape)),
+                source.tensor.dtype, frozenset(),
             )
         )  # fmt: skip
     found = []
@@ -239,7 +240,7 @@ def _refusal(
     samples: int,
 ) -> str | None:
     """Return why a rule does not serve one argument of an operation."""
-    name = getattr(operation.function, "__name__", str(operation.function))
+    name = operation.name
     if layout is None:
         return f"{name} takes it where samples do not stand on an axis of their own"
     if not operation.is_current():
@@ -281,7 +282,7 @@ def as_rule_sees(
     """Return an operation as its rule sees it, for the argument at ``path``."""
     parameters: dict[str, Size] = {}
     compute = operation.dtype
-    for where, tensor in tensors_in(operation.args, operation.kwargs):
+    for where, tensor in operation.tensors():
         argument = argument_at(rule, where)
         if where not in operation.places or argument is None:
             continue

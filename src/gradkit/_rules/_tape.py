@@ -19,17 +19,16 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
 from torch.overrides import TorchFunctionMode
 
 from gradkit._guards._watch import looked_up
+from gradkit._rules._arguments import Path, tensors_in
 from gradkit._rules._opened import opened
 from gradkit._rules._recorded import (
     Edge,
     Geometry,
-    Path,
     Recorded,
     Source,
     Step,
     edge_of,
-    settings_of,
-    tensors_in,
+    name_of,
 )
 
 __all__ = ["Tape"]
@@ -137,7 +136,7 @@ class Tape(TorchFunctionMode):
         if not outputs:
             return result
         if not sampled:
-            self._derive(result, Step(func, args, kwargs, places, None, versions))
+            self._derive(result, Step(func, args, kwargs, places, versions))
             return result
         if len(outputs) == 1 and id(outputs[0]) not in in_place:
             (output,) = outputs
@@ -146,16 +145,15 @@ class Tape(TorchFunctionMode):
             versions = [(t, v) for t, v in versions if t is not output]
             self.recorded.append(
                 Recorded(
-                    func, args, kwargs, places, inputs, edge, geometry, output.dtype,
-                    frozenset(sampled), versions,
+                    func, args, kwargs, places, versions, inputs, edge, geometry,
+                    output.dtype, frozenset(sampled),
                 )
             )  # fmt: skip
             return result
-        name = getattr(func, "__name__", str(func))
         several = len(outputs) > 1
         what = "gives several outputs at once" if several else "writes to a view"
         for parameter in self._parameters_of(places.values()):
-            self.notes[parameter] = f"{name} takes it and {what}"
+            self.notes[parameter] = f"{name_of(func)} takes it and {what}"
         return result
 
     def _derive(self, result: Any, step: Step) -> None:
@@ -191,11 +189,11 @@ class Tape(TorchFunctionMode):
     def signature(self) -> tuple[Any, ...]:
         """Return what was recorded, as far as it can be compared between forwards."""
         recorded = tuple(
-            (r.function, r.geometry, tuple(r.places.items()), *settings_of(r))
+            (r.function, r.geometry, tuple(r.places.items()), *r.settings())
             for r in self.recorded
         )
         derived = tuple(
-            (s.parents, s.step.function, s.step.output, *settings_of(s.step))
+            (s.parents, s.step.function, s.step.output, *s.step.settings())
             for s in self.sources[self.count :]
             if s.step is not None
         )
