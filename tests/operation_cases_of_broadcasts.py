@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._rules._aligned import is_in_place
 from gradkit._rules._broadcast import (
     ADD,
     ADDCMUL,
@@ -16,7 +17,6 @@ from gradkit._rules._broadcast import (
     MULTIPLY,
     REVERSED_SUBTRACT,
     SUBTRACT,
-    is_in_place,
 )
 from gradkit._rules._expand import EXPAND
 from gradkit._rules._joining import CAT, REPEAT, STACK, WHERE, WHERE_OF_INPUT

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import hypothesis
 import pytest
@@ -33,9 +33,7 @@ from sample_loop import (
     ramp,
     sample_rows,
 )
-
-Question = Literal["per_sample_gradients", "parameter_jacobian"]
-QUESTIONS: tuple[Question, ...] = ("per_sample_gradients", "parameter_jacobian")
+from silent_case import QUESTIONS, Question
 
 #: At the third call what was proved is remembered, and the parameters are others.
 CALLS = 3

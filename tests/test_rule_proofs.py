@@ -208,7 +208,9 @@ def without(*parts: str) -> Iterator[None]:
             )
         if "ownership" in parts:
             patch.setattr(
-                _engine, "find_layouts", lambda pull, c, _: [Layout(0) for _ in pull(c)]
+                _engine,
+                "find_layouts",
+                lambda _pull, _c, base, _: [Layout(0) for _ in base],
             )
         yield
 

@@ -1,4 +1,4 @@
-"""Rules of look-ups, normalisations, broadcasts and joins: rows as by backwards."""
+"""How calls arrive at their rules, and what is particular to some rules."""
 
 from __future__ import annotations
 
@@ -26,46 +26,6 @@ from gradkit._rules import (
 from gradkit._rules._layout import Layout
 from gradkit._rules._opened import opened
 from gradkit._rules._rule import Operation, Rule
-from operation_cases_of_others import OPERATION_CASES
-from rule_trial import RULE_CHECKS, OperationCase, RuleTrial, trial_name, trials
-
-MODULES = (_activation, _bilinear, _broadcast, _embedding, _expand, _joining)
-MODULES += (_normalisation,)
-RULES = [
-    value
-    for module in MODULES
-    for value in map(module.__dict__.get, module.__all__)
-    if isinstance(value, Rule)
-]
-SERVED = trials(OPERATION_CASES)
-REFUSED = [case for case in OPERATION_CASES if case.refusal is not None]
-
-
-@pytest.mark.parametrize("check", RULE_CHECKS, ids=trial_name)
-@pytest.mark.parametrize(("case", "argument"), SERVED, ids=trial_name)
-def test_rows(
-    case: OperationCase, argument: str, check: Callable[[RuleTrial], None]
-) -> None:
-    check(RuleTrial(case, argument))
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=trial_name)
-def test_what_is_refused(case: OperationCase) -> None:
-    for argument in case.parameters:
-        assert RuleTrial(case, argument).refusal == case.refusal
-
-
-def test_every_argument_of_every_rule_has_a_case() -> None:
-    tried = {(case.rule.name, argument.partition("[")[0]) for case, argument in SERVED}
-    assert tried == {(rule.name, name) for rule in RULES for name in rule.rows}
-    assert {case.rule.name for case in REFUSED} == {rule.name for rule in RULES}
-    assert len({case.name for case in OPERATION_CASES}) == len(OPERATION_CASES)
-
-
-def test_no_function_has_two_rules() -> None:
-    functions = [function for rule in RULES for function in rule.functions]
-    assert len(functions) == len(set(functions))
-
 
 # -- how calls arrive ------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Rules of linear maps, products in letters and convolutions: rows as by backwards."""
+"""Rules, one by one: rows and every answer of their factors, as by backwards."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gradkit._rules import _convolution, _einsum, _linear, _products
-from gradkit._rules._rule import Rule
-from operation_cases_of_products import ONE_SAMPLE_CASES, OPERATION_CASES
+import gradkit as gk
+import operation_cases_of_others as others
+import operation_cases_of_products as products
 from rule_trial import (
     RULE_CHECKS,
     OperationCase,
@@ -18,20 +18,15 @@ from rule_trial import (
     trials,
 )
 
-MODULES = (_convolution, _einsum, _linear, _products)
-RULES = [
-    value
-    for module in MODULES
-    for value in map(module.__dict__.get, module.__all__)
-    if isinstance(value, Rule)
-]
+OPERATION_CASES = [*products.OPERATION_CASES, *others.OPERATION_CASES]
+RULES = gk.RULES.values()
 # torch says so of an even kernel, and of the form of addmm that is refused.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same'"),
     pytest.mark.filterwarnings("ignore:This overload of addmm is deprecated"),
 ]
 SERVED = trials(OPERATION_CASES)
-ALONE = trials(ONE_SAMPLE_CASES)
+ALONE = trials(products.ONE_SAMPLE_CASES)
 REFUSED = [case for case in OPERATION_CASES if case.refusal is not None]
 
 
