@@ -58,12 +58,13 @@ def to_a_sequence(b: Builder) -> None:
 
 
 def of_images(b: Builder) -> None:
+    # Not to channels_last, where torch 2.13 differentiates a grouped convolution of
+    # one sample wrongly, and ends the process for a group norm's weight alone.
     b.add(
         b.pick(
             "x = x.flatten(2)", "x = x.flatten(2).transpose(1, 2)", "x = x.flatten(1)",
             "x = x.mean((2, 3))", "x = x.permute(0, 2, 3, 1)", "x = x[:, :, 0]",
             "x = F.avg_pool2d(x, 2, ceil_mode=True)", "x = x.amax(-1)",
-            "x = x.contiguous(memory_format=torch.channels_last)",
         )
     )  # fmt: skip
 
@@ -164,7 +165,8 @@ def block(b: Builder, steps: tuple[Step, ...]) -> None:
         return
     ways = [*WRAPPED]
     if after == before:
-        ways += [*REPEATED, *REGROUPED]
+        # Time first, a position is of all samples.
+        ways += REPEATED if b.layout == "second" else REPEATED + REGROUPED
     text = b.pick(*ways)
     name = f"block{len(b.sketch.lines)}"
     made = function(name, lines)

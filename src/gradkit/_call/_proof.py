@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
+from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._methods._task import Task
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
@@ -26,14 +28,36 @@ def prove(task: Task, *, due: bool) -> bool:
     inputs and at what integers look up.
     """
     graph = task.graph
-    points = graph.points
-    if task.kind == "parameters":
-        points += _sample_look_ups(task) if due else graph.look_ups
+    points = _points(task, graph, due=due)
     if not due:
         return bool(points)
     if not points:
         _refuse_values_from_others(task)
         return False
+    try:
+        _refuse_coupled(task, graph, points)
+    except _Overwritten:
+        # What the model writes to in place is only wanted for its inputs' sake.
+        with saved_tensors_hooks(Tensor.clone, lambda saved: saved):
+            graph = task.forwards.graph(slice(None))
+        _refuse_coupled(task, graph, _points(task, graph, due=due), again=True)
+    _refuse_values_from_others(task)
+    return True
+
+
+class _Overwritten(UnsupportedModelError):
+    """Parameters have a derivative; at the inputs none can be read."""
+
+
+def _points(task: Task, graph: Graph, *, due: bool) -> tuple[Tensor, ...]:
+    if task.kind != "parameters":
+        return graph.points
+    return graph.points + (_sample_look_ups(task, graph) if due else graph.look_ups)
+
+
+def _refuse_coupled(
+    task: Task, graph: Graph, points: tuple[Tensor, ...], *, again: bool = False
+) -> None:
     # Of every output, also where an objective looks at some: the next may not.
     like = torch.empty((), dtype=graph.dtype, device=graph.device)
     cotangent = random_cotangent((task.samples, task.outputs), like)
@@ -44,13 +68,13 @@ def prove(task: Task, *, due: bool) -> bool:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise UnsupportedModelError(
+            inside = task.kind == "parameters" and "inplace operation" in str(error)
+            refused = _Overwritten if inside and not again else UnsupportedModelError
+            raise refused(
                 f"the model has no reverse derivative here ({describe(error)})"
             ) from error
 
     refuse_coupling(pull, cotangent, "the output", _ADVICE)
-    _refuse_values_from_others(task)
-    return True
 
 
 def refuse_lost_gradient(task: Task, *, due: bool) -> None:
@@ -202,9 +226,9 @@ def _differs(before: Tensor, after: Tensor, units: float) -> Tensor:
     return (~(gap <= min(units * eps, most) * size)).any(1)
 
 
-def _sample_look_ups(task: Task) -> tuple[Tensor, ...]:
+def _sample_look_ups(task: Task, graph: Graph) -> tuple[Tensor, ...]:
     """Return the look-ups whose first axis follows the number of samples."""
-    look_ups, samples = task.graph.look_ups, task.samples
+    look_ups, samples = graph.look_ups, task.samples
     if not look_ups or samples < 2:
         return look_ups
     fewer = task.forwards.graph(slice(0, samples - 1)).look_ups

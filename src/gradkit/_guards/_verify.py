@@ -66,23 +66,36 @@ def disagreement(
             for r, p in zip(rows, pulled, strict=True)]  # fmt: skip
     if all(bool((gap.relative <= limit).all()) for gap in gaps):
         return None
-    # Where the derivative is zero but for rounding, its size says nothing; by how
-    # much the pullback fails to be linear says what its rounding is.
-    other = torch.zeros_like(weights)
-    other[part] = random_cotangent((count, width), rows[0]) / _row_sizes(rows)
-    halves = [
-        _own(one + two, part, over_samples)
-        for one, two in zip(pull(other), pull(weights - other), strict=True)
-    ]
+    # Where a derivative is zero but for rounding, its size says nothing; the largest
+    # of all, and by how much the pullback fails to be linear, say what rounding is.
+    noise = [torch.zeros_like(gap.absolute) for gap in gaps]
+    for _ in range(_SPLITS):
+        other = torch.zeros_like(weights)
+        other[part] = random_cotangent((count, width), rows[0]) / _row_sizes(rows)
+        for i, (p, one, two) in enumerate(
+            zip(pulled, pull(other), pull(weights - other), strict=True)
+        ):
+            if p.shape[-1]:
+                half = _own(one + two, part, over_samples).to(p.dtype)
+                bent = 64 * (p - half).abs().amax(-1, keepdim=True)
+                noise[i] = torch.maximum(noise[i], bent)
+    floor = 64 * torch.finfo(rows[0].dtype).eps * _largest([g.scale for g in gaps])
     worst = 0.0
-    for gap, p, half in zip(gaps, pulled, halves, strict=True):
-        if not p.shape[-1]:
-            continue
-        rounding = 64 * (p - half.to(p.dtype)).abs().amax(-1, keepdim=True)
-        wrong = (gap.relative > limit) & ~(gap.absolute <= rounding)
+    for gap, rounding in zip(gaps, noise, strict=True):
+        wrong = (gap.relative > limit) & ~(gap.absolute <= rounding + floor)
         if bool(wrong.any()):
             worst = max(worst, float(gap.relative[wrong].max()))
     return worst or None
+
+
+#: How often a difference is held against a pullback's own rounding, which may be
+#: nothing by chance.
+_SPLITS = 8
+
+
+def _largest(scales: Sequence[Tensor]) -> Tensor:
+    finite = [s.double().nan_to_num(posinf=0.0) for s in scales]
+    return torch.stack(finite).amax(0)
 
 
 def _row_sizes(rows: Sequence[Tensor]) -> Tensor:
@@ -103,6 +116,7 @@ class _Gap(NamedTuple):
 
     relative: Tensor
     absolute: Tensor
+    scale: Tensor
 
 
 def _own(pulled: Tensor, part: slice, over_samples: bool) -> Tensor:
@@ -113,8 +127,8 @@ def _gaps(rows: Tensor, weights: Tensor, pulled: Tensor, over_samples: bool) -> 
     """Return how far the rows' weighted sum is from the gradient ``pulled``."""
     n, r, size = rows.shape
     if not size:
-        zero = weights.new_zeros(1)
-        return _Gap(zero, zero)
+        zero = weights.new_zeros(1) if over_samples else weights.new_zeros(n, 1)
+        return _Gap(zero, zero, zero)
     # The largest entry of each row, without a copy of the rows.
     largest = weights.abs() * torch.linalg.vector_norm(rows, float("inf"), -1)
     if over_samples:
@@ -133,4 +147,4 @@ def _gaps(rows: Tensor, weights: Tensor, pulled: Tensor, over_samples: bool) -> 
     scale = torch.where(finite, pulled.abs(), 0.0).amax(-1, keepdim=True)
     largest = torch.where(torch.isfinite(largest), largest, 0.0)
     scale = torch.maximum(scale, largest).clamp_min(torch.finfo(summed.dtype).tiny)
-    return _Gap(absolute / scale, absolute)
+    return _Gap(absolute / scale, absolute, scale)

@@ -19,6 +19,7 @@ from gradkit._rules._generic import generic
 from gradkit._rules._layout import Layout
 from gradkit._rules._movements import movements
 from gradkit._rules._ownership import find_layouts
+from gradkit._rules._pieces import in_pieces, stacked
 from gradkit._rules._recorded import Recorded, edge_of
 from gradkit._rules._service import (
     Service,
@@ -226,27 +227,26 @@ class Engine:
     ) -> list[Tensor | None]:
         """Return what all rows pull back, as many at once as fit ``budget``."""
         several = max(min(rows, budget // max(4 * self.row_bytes(), 1)), 1)
-        whole: list[Tensor | None] = [None] * len(recorded)
-        for start in range(0, rows, several):
-            part = slice(start, min(start + several, rows))
-            for i, g in enumerate(self._pull(recorded, of_rows(part), several=True)):
-                if g is None:
-                    continue
-                if several == rows:
-                    whole[i] = g
-                    continue
-                target = whole[i]
-                if target is None:
-                    target = whole[i] = g.new_zeros(rows, *g.shape[1:])
-                target[part] = g
-        return whole
+
+        def pull(part: slice) -> list[Tensor | None]:
+            cotangents = of_rows(part)
+            try:
+                return self._pull(recorded, cotangents, several=True)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # torch cannot vmap it
+                each = [self._pull(recorded, row, several=False) for row in cotangents]
+                return [stacked(rows) for rows in zip(*each, strict=True)]
+
+        return in_pieces(pull, len(recorded), rows, several)
 
     def factors(self, parameter: int, rows: int, owned: Owned) -> list[Factor]:
         """Return the factors of one parameter's uses; none where it is not used."""
         found = []
         for use in self.service.uses[parameter]:
             factors = self._factor(use, parameter, rows, owned)
-            if use.rule is None and self.proved:
+            derived = self.tape.sources[use.source].step is not None
+            if self.proved and (use.rule is None or derived):
                 for factor in factors:
                     factor.dense(slice(0, 1))  # whether torch can vmap it
             found += factors
