@@ -82,16 +82,14 @@ def _wrong(call: Call, entry: Factored, engine: Engine, places: list[int]) -> li
     if not all(task.graph.sources[i].requires_grad for i in places):
         return places  # frozen in the forward: nothing to compare with
     weights = _weights(entry)
-    found = entry.rmatvec(dict.fromkeys(entry.names, weights))
-    only = task.graph.pull_of(places, task.weighted(weights))
+    gradients = [*task.graph.pull_of(places, task.weighted(weights))]
     gaps, scales = [], []
-    for rows, gradient in zip(found.values(), only, strict=True):
-        gradient = gradient.to(rows.dtype)
-        # What is not finite must be so in both.
-        finite = rows.isfinite()
-        alike = bool((finite == gradient.isfinite()).all())
-        gaps.append(_largest((rows - gradient)[finite]) if alike else float("inf"))
-        scales.append(_largest(gradient[finite]))
+    for name in entry.names:
+        # One parameter's sum at a time, since it is as large as the parameter.
+        (rows,) = entry.select([name]).rmatvec({name: weights}).values()
+        gap, scale = _gap(rows, gradients.pop(0).to(rows.dtype))
+        gaps.append(gap)
+        scales.append(scale)
     whole = max(scales, default=0.0)
     wrong = []
     for place, gap, scale in zip(places, gaps, scales, strict=True):
@@ -102,6 +100,17 @@ def _wrong(call: Call, entry: Factored, engine: Engine, places: list[int]) -> li
         if not gap <= max(min(tolerance(precision), 0.1) * scale, rounding):
             wrong.append(place)
     return wrong
+
+
+def _gap(rows: Tensor, gradient: Tensor) -> tuple[float, float]:
+    """Return the largest difference, and the largest entry; ``rows`` is used up."""
+    finite = rows.isfinite()
+    # What is not finite must be so in both.
+    if not bool((finite == gradient.isfinite()).all()):
+        return float("inf"), _largest(gradient[finite])
+    if not bool(finite.all()):
+        rows, gradient = rows[finite], gradient[finite]
+    return _largest(rows.sub_(gradient)), _largest(gradient)
 
 
 def _weights(entry: Factored) -> Tensor:
@@ -121,4 +130,6 @@ def _weights(entry: Factored) -> Tensor:
 
 
 def _largest(values: Tensor) -> float:
-    return float(values.abs().max()) if values.numel() else 0.0
+    if not values.numel():
+        return 0.0
+    return float(torch.linalg.vector_norm(values, float("inf")))
