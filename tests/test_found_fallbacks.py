@@ -128,3 +128,24 @@ def test_a_backward_that_torch_cannot_vmap_is_run_row_by_row(max_memory):
     expected = 2 * torch.einsum("ki,nj->nkij", weight, x)
     torch.testing.assert_close(found["first.weight"], expected)
     torch.testing.assert_close(found["first.bias"], (2 * weight).expand(5, 2, 4))
+
+
+@pytest.mark.parametrize("chosen", [(), (1,), (0, 2)])
+def test_a_parameter_as_long_as_the_batch_that_no_sample_takes(chosen):
+    """Where its cotangents are zero, its own axis is not taken for the samples'."""
+
+    def forward(m: Any, x: Tensor, k: Tensor) -> Tensor:
+        x = x * m.scale
+        x[k > 6] += m.shift.reshape((3,))
+        return x * 1
+
+    scale, shift = nn.Parameter(doubles(3)), nn.Parameter(doubles(3, 1))
+    model, x = Holding(forward, scale=scale, shift=shift), doubles(3, 3)
+    k = torch.tensor([7 if n in chosen else 1 for n in range(3)])
+    expected = torch.zeros(3, 3, 3, 1, dtype=torch.float64)
+    for n in chosen:
+        expected[n, :, :, 0] = torch.eye(3, dtype=torch.float64)
+    for _ in range(3):
+        found = gk.parameter_jacobian(model, (x, k))
+        torch.testing.assert_close(found.to_dict()["shift"], expected)
+        torch.testing.assert_close(found["scale"], torch.diag_embed(x))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
+from gradkit._guards._lone import straighten
 from gradkit._guards._notes import annotate
 from gradkit._guards._starts import kernels, live_tensor, nudged, some
 from gradkit._guards._trace import Untouched
@@ -123,6 +124,8 @@ class Forwards:
             self._place(self._live)
             outputs = self._call(leaf, captures, record, tape)
         read = self._read(outputs, count, whole=samples is None)
+        if count == 1:
+            straighten(read.tensors, leaf)
         if self.parameters:
             sources = tuple(self._live)
             floating = [

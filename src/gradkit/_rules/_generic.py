@@ -72,12 +72,12 @@ class Recomputed(Factor):
             output, pullback = torch.func.vjp(
                 lambda value: self.function(value, others), self.value
             )[:2]
-            rows = rows.to(output.dtype).reshape(-1, *output.shape)
+            rows = rows.to(output.dtype).reshape(self.rows, *output.shape)
             return torch.func.vmap(pullback)(rows)[0]
 
         with torch.no_grad():
             found = torch.func.vmap(one)(cotangent, *(o[part] for o in self.others))
-        return found.reshape(*cotangent.shape[:2], -1)
+        return found.reshape(*cotangent.shape[:2], self.shape.numel())
 
     def take(self, index: Tensor) -> Recomputed:
         """Return the factor of some samples."""

@@ -87,11 +87,13 @@ def find_layouts(
         signs = torch.randint(0, 2, (samples,), generator=generator, device="cpu")
         weights = torch.ldexp(signs.double() * 2 - 1, exponents)
         weighted = pull(scaled_by(cotangent, weights))
+        zero = [not bool((b != 0).any()) for b in base]
         choices = [
-            _owners(b, w, weights, c, samples) if bool((b != 0).any()) else c
-            for b, w, c in zip(base, weighted, choices, strict=True)
+            c if is_zero else _owners(b, w, weights, c, samples)
+            for b, w, c, is_zero in zip(base, weighted, choices, zero, strict=True)
         ]
-        if any(len(c) > 1 for c in choices):
+        # Of zeros every owner is right, but not every rule that is told of one.
+        if any(zero) or any(len(c) > 1 for c in choices):
             choices = _by_shape(choices, base, other_shapes(), samples)
     found = [c[0] if len(c) == 1 else None for c in choices]
     return _proved(pull, cotangent, base, found)
