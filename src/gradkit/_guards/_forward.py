@@ -15,7 +15,14 @@ from gradkit._guards._graph import Graph
 from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
 from gradkit._guards._lone import straighten
 from gradkit._guards._notes import annotate
-from gradkit._guards._starts import kernels, live_tensor, nudged, some
+from gradkit._guards._starts import (
+    how_many,
+    kernels,
+    live_tensor,
+    nudged,
+    order_of,
+    some,
+)
 from gradkit._guards._trace import Untouched
 from gradkit._guards._watch import Watch
 from gradkit._problem._inputs import Inputs
@@ -109,7 +116,7 @@ class Forwards:
         if nudge:
             tensors = [self._nudged(i, t, nudge, rows) for i, t in enumerate(tensors)]
         leaf = [self._leaf(i, t) for i, t in enumerate(tensors)]
-        count = self._count(samples)
+        count = how_many(samples, self.inputs.samples)
         captures = [
             Capture(e.name, "wrt") for e in self.entries if e.module is not None
         ]
@@ -138,13 +145,6 @@ class Forwards:
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1
         return Graph(read, sources, lead, count, sources, connected=self.connected)
-
-    def _count(self, samples: slice | Tensor | None) -> int:
-        if samples is None:
-            return self.inputs.samples
-        if isinstance(samples, Tensor):
-            return len(samples)
-        return len(range(*samples.indices(self.inputs.samples)))
 
     def _leaf(self, index: int, tensor: Tensor) -> Tensor:
         """Return what a graph starts from; the model itself sees a clone of it."""
@@ -243,16 +243,7 @@ class Forwards:
 
     def order(self) -> list[int]:
         """Return where each source of a graph stands among those of a function."""
-        positions = [i for e in self.entries for i in e.positions]
-        ranks = {i: rank for rank, i in enumerate(sorted(positions))}
-        places, module = [], len(positions)
-        for entry in self.entries:
-            if entry.module is None:
-                places += [ranks[i] for i in entry.positions]
-            else:
-                places.append(module)
-                module += 1
-        return places or list(range(len(self.parameters)))
+        return order_of(self.entries) or list(range(len(self.parameters)))
 
     def _by_source(self) -> list[Entry]:
         return [entry for entry in self.entries for _ in range(entry.width)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,9 +10,33 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._private import like_original
+from gradkit._problem._names import Entry
 from gradkit._problem._parameters import Parameter
 
-__all__ = ["kernels", "live_tensor", "nudged", "some"]
+__all__ = ["how_many", "kernels", "live_tensor", "nudged", "order_of", "some"]
+
+
+def how_many(samples: slice | Tensor | None, every: int) -> int:
+    """Return how many of ``every`` sample are picked; ``None`` picks all."""
+    if samples is None:
+        return every
+    if isinstance(samples, Tensor):
+        return len(samples)
+    return len(range(*samples.indices(every)))
+
+
+def order_of(entries: Sequence[Entry]) -> list[int]:
+    """Return where each source stands when inputs come first, by position."""
+    positions = [i for e in entries for i in e.positions]
+    ranks = {i: rank for rank, i in enumerate(sorted(positions))}
+    places, module = [], len(positions)
+    for entry in entries:
+        if entry.module is None:
+            places += [ranks[i] for i in entry.positions]
+        else:
+            places.append(module)
+            module += 1
+    return places
 
 
 def some(tensor: Tensor, samples: slice | Tensor) -> Tensor:
