@@ -44,7 +44,7 @@ WRONG_ALONE = "BatchNorm2d"
 TOLERANCE = 1e-9
 #: Of what an answer's terms may come to: a parameter may have rows that are zero but
 #: for rounding, as has the bias before a norm.
-ROUNDING = 1e-12
+ROUNDING = 1e-11
 
 MORE = int(os.environ.get("GRADKIT_FUZZ", "0"))
 SETTINGS = settings(
