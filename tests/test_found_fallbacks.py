@@ -149,3 +149,27 @@ def test_a_parameter_as_long_as_the_batch_that_no_sample_takes(chosen):
         found = gk.parameter_jacobian(model, (x, k))
         torch.testing.assert_close(found.to_dict()["shift"], expected)
         torch.testing.assert_close(found["scale"], torch.diag_embed(x))
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_layer_that_no_sample_is_sent_to(samples):
+    """As an expert that a router chooses for nobody."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        chosen = x.detach().sum(1) > 100
+        y = torch.zeros_like(x)
+        y[chosen] = m.expert(x[chosen])
+        return y + x * m.scale
+
+    scale, expert = nn.Parameter(doubles(4)), nn.Linear(4, 4).double()
+    model, x = Holding(forward, scale=scale, expert=expert), doubles(samples, 4)
+    rows = gk.per_sample_gradients(model, x, output_sum)
+    expected = {"scale": x, "expert.weight": x.new_zeros(samples, 4, 4)}
+    expected["expert.bias"] = x.new_zeros(samples, 4)
+    torch.testing.assert_close(rows.to_dict(), expected)
+    for quantity in (rows.sum(), rows.second_moment(), rows.clipped_sum(1e9)):
+        assert not quantity["expert.weight"].any()
+    torch.testing.assert_close(rows.norms(), x.norm(dim=1))
+    torch.testing.assert_close(rows.gram(), x @ x.T)
+    ones = {name: torch.ones_like(part[0]) for name, part in expected.items()}
+    torch.testing.assert_close(rows.matvec(ones), x.sum(1))

@@ -232,7 +232,7 @@ class Outer(Factor):
 
     def sum_of_squares(self) -> Tensor | None:
         """Return the sum of the rows' squares; of more positions it is not known."""
-        if self.groups > 1 or self.positions > 1:
+        if self.groups > 1 or self.positions != 1:
             return None
         c, x = self._flat()
         pulled, x = c[:, :, 0].square().sum(1), x[:, 0].square()
