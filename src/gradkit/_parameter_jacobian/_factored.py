@@ -198,11 +198,16 @@ class Factored(Entry):
         return found
 
     def _summed(self, name: str, parts: Sequence[Tensor | None]) -> Tensor | None:
-        total = self._working(name).new_zeros(self.shapes[name].numel())
+        """Add up what factors found, on memory of its own; ``None`` if one did not."""
+        like = self._working(name)
+        if not parts:
+            return like.new_zeros(self.shapes[name].numel())
+        total: Tensor | None = None
         for part in parts:
             if part is None:
                 return None
-            total = total + part.reshape(-1)
+            part = part.reshape(-1).to(torch.promote_types(part.dtype, like.dtype))
+            total = part if total is None else total + part
         return total
 
     def write(self, targets: Mapping[str, Tensor]) -> None:
