@@ -66,8 +66,8 @@ def disagreement(
             for r, p in zip(rows, pulled, strict=True)]  # fmt: skip
     if all(bool((gap.relative <= limit).all()) for gap in gaps):
         return None
-    # Where a derivative is zero but for rounding, its size says nothing; the largest
-    # of others, and by how much the pullback fails to be linear, say what rounding is.
+    # Where a derivative is zero but for rounding, its size says nothing; by how
+    # much the pullback fails to be linear says what its rounding is.
     noise = [torch.zeros_like(gap.absolute) for gap in gaps]
     eps = torch.finfo(rows[0].dtype).eps
     for _ in range(1 if eps > 1e-4 else _SPLITS):
@@ -83,8 +83,10 @@ def disagreement(
     unit = (2 if eps > 1e-4 else 64) * eps
     worst = 0.0
     for i, (gap, rounding) in enumerate(zip(gaps, noise, strict=True)):
+        # A small derivative is not excused by a large one, only one that is nothing.
         others = [g.scale for j, g in enumerate(gaps) if j != i]
-        floor = unit * _largest(others) if others else 0.0
+        nothing = bool(others) and not bool(pulled[i].any())
+        floor = unit * _largest(others) if nothing else 0.0
         wrong = (gap.relative > limit) & ~(gap.absolute <= rounding + floor)
         if bool(wrong.any()):
             worst = max(worst, float(gap.relative[wrong].max()))
