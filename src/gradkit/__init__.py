@@ -6,6 +6,9 @@
 | **by the parameters** | `per_sample_gradients` | `parameter_jacobian` |
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gradkit import errors, mnist, objectives
 from gradkit._explain import explain
 from gradkit._gradients import input_gradients, per_sample_gradients
@@ -21,9 +24,15 @@ from gradkit._problem._inputs import shared
 from gradkit._rules import RULES
 from gradkit._rules._rule import Rule
 
+if TYPE_CHECKING:
+    from gradkit import numerics
+    from gradkit.numerics._agreement import assert_agreement, compare_methods
+    from gradkit.numerics._report import AgreementReport
+
 __all__ = [
     "METHODS",
     "RULES",
+    "AgreementReport",
     "Block",
     "Derivative",
     "Method",
@@ -31,14 +40,38 @@ __all__ = [
     "Plan",
     "Rule",
     "Task",
+    "assert_agreement",
+    "compare_methods",
     "errors",
     "explain",
     "input_gradients",
     "jacobian",
     "mnist",
+    "numerics",
     "objectives",
     "parameter_jacobian",
     "per_sample_gradients",
     "rules_method",
     "shared",
 ]
+
+#: What is imported when it is asked for, since many programs never do.
+_LATER = {
+    "AgreementReport": "gradkit.numerics._report",
+    "assert_agreement": "gradkit.numerics._agreement",
+    "compare_methods": "gradkit.numerics._agreement",
+    "numerics": "gradkit.numerics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: Any = import_module(_LATER[name])
+    found = found if _LATER[name].endswith(f".{name}") else getattr(found, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

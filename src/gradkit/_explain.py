@@ -23,7 +23,7 @@ from gradkit._plan import Path, Plan
 from gradkit._planner import Probe
 from gradkit.errors import InputError
 
-__all__ = ["explain"]
+__all__ = ["asked_function", "explain", "request_of", "sizes_by_name"]
 
 _FUNCTIONS = (input_gradients, jacobian, per_sample_gradients, parameter_jacobian)
 
@@ -68,15 +68,15 @@ def explain(
         ('vmap', 5, 2, 1)
     """
     with named("explain"):
-        chosen = _function(function)
+        chosen = asked_function(function)
     name = chosen.__name__
     with named(name):
-        request = _request(chosen, name, model, inputs, args, kwargs)
+        request = request_of(chosen, name, model, inputs, args, kwargs)
         with open_call(request) as call:
             return _plan(call)
 
 
-def _function(function: Any) -> Callable[..., Any]:
+def asked_function(function: Any) -> Callable[..., Any]:
     for known in _FUNCTIONS:
         if function is known or function == known.__name__:
             return known
@@ -88,7 +88,7 @@ def _function(function: Any) -> Callable[..., Any]:
     )
 
 
-def _request(
+def request_of(
     function: Callable[..., Any],
     name: str,
     model: Any,
@@ -135,7 +135,7 @@ def _plan(call: Call) -> Plan:
         reasons=reasons,
         samples=task.samples,
         outputs=task.outputs,
-        sizes=_sizes(call),
+        sizes=sizes_by_name(call),
         result_bytes=width * total,
         budget=call.planner.budget,
         unit_bytes=call.known.bytes_per_unit.get(serving.name),
@@ -197,7 +197,7 @@ def _formed(
     return Path(method.name, "rows", nbytes, passes, reason)
 
 
-def _sizes(call: Call) -> dict[str, int]:
+def sizes_by_name(call: Call) -> dict[str, int]:
     """Return the entries of each thing differentiated with respect to, by name."""
     if call.parameters:
         names = call.parameter_names

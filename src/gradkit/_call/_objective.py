@@ -25,12 +25,14 @@ def evaluate(
     *,
     batched: bool,
     renew: bool = True,
+    known: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``.
 
     It is called once, on the outputs of the whole batch. Unless the result keeps
     its graph, it sees copies that no graph of the model hangs on. That it does not
-    couple samples is proved; of one of ``gk.objectives`` only where proofs are renewed.
+    couple samples is proved; of one of ``gk.objectives`` only where proofs are renewed,
+    and of what is ``known`` not at all.
     """
     outputs = graph.outputs
     if objective is None:
@@ -75,7 +77,7 @@ def evaluate(
         )
 
     ones = torch.ones_like(values.detach())
-    if batched and (renew or not is_supplied(objective)):
+    if batched and not known and (renew or not is_supplied(objective)):
         refuse_coupling(
             pull,
             ones,

@@ -94,7 +94,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
     target = read_target(request.model)
     inputs = read_inputs(request.inputs, _batched(request))
     objective = None
-    if request.takes_objective and given is None:
+    evaluates = request.takes_objective and (given is None or given.objective)
+    if evaluates:
         labels = request.kind == "inputs"
         objective = as_objective(request.objective, labels_mean_class_score=labels)
     selector = read_of(target, request.of)
@@ -135,9 +136,9 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         graph = forwards.graph(taped=True)
         _refuse_strangers(graph, parameters)
         values = cotangent = None
-        if given is not None:
+        if given is not None and not evaluates:
             cotangent = given.cotangent
-        elif request.takes_objective:
+        if evaluates:
             with forwards.watch():
                 values, cotangent = evaluate(
                     objective,
@@ -145,6 +146,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
                     guard.autocast,
                     batched=inputs.batched,
                     renew=guard.closely,
+                    known=given is not None,
                 )
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))

@@ -8,6 +8,8 @@ transform that is wrong stays wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +26,7 @@ from gradkit._problem._inputs import Shared
 from gradkit._problem._result import Rows
 from gradkit._problem._tree import map_leaves
 
-__all__ = ["agrees_in_double"]
+__all__ = ["agrees_in_double", "in_double"]
 
 
 def agrees_in_double(call: Call, method: Method) -> bool | None:
@@ -37,50 +39,70 @@ def agrees_in_double(call: Call, method: Method) -> bool | None:
     entries = sum(task.sizes) * task.samples * task.rows
     if 8 * entries > call.planner.budget:
         return None
+    try:
+        # The guard of this call has autocast off, so the next sees none.
+        with in_double(call, method) as double:
+            return _agrees(double, method)
+    except Exception:
+        # Whatever a model makes of doubles, it is no verdict on the method.
+        return None
+
+
+@contextmanager
+def in_double(call: Call, method: Method, *, objective: bool = False) -> Iterator[Call]:
+    """Open a call again in float64, on private copies of what it is computed from.
+
+    Args:
+        call: The call. The caller's own values are put back for the time.
+        method: What is to serve the other call.
+        objective: Whether the objective is evaluated anew, too; else its cotangent
+            is that of the call.
+    """
     before = torch.get_default_dtype()
     # The copies are made of the caller's own values, not of what stands in for them.
     call.guard.state.restore()
     try:
         torch.set_default_dtype(torch.float64)
-        # The guard of this call has autocast off, so the next sees none.
-        return _compare(call, method)
-    except Exception:
-        # Whatever a model makes of doubles, it is no verdict on the method.
-        return None
+        with _opened(call, method, objective) as double:
+            yield double
     finally:
         torch.set_default_dtype(before)
         call.guard.rewind()
 
 
-def _compare(call: Call, method: Method) -> bool | None:
-    cotangent = call.task.cotangent
+def _opened(
+    call: Call, method: Method, objective: bool
+) -> AbstractContextManager[Call]:
+    cotangent = None if objective else call.task.cotangent
     given = Given(
         mapping={i: _double(v) for i, v in call.guard.copies().items()},
         parameters=call.parameters,
         cotangent=None if cotangent is None else cotangent.detach().double(),
         start=call.guard.start,
         planner=Planner(call.planner.budget, Known()),
+        objective=objective,
     )
     inputs = map_leaves(_double, call.request.inputs)
     request = replace(call.request, inputs=inputs, method=method)
-    with open_call(request, given=given) as double:
-        task, sources = double.task, double.task.graph.sources
-        if any(
-            t.dtype != torch.float64 for t in (*task.graph.outputs.tensors, *sources)
-        ):
-            return None
-        like = [(torch.Size([n]), torch.float64, s.device)
-                for n, s in zip(task.sizes, sources, strict=True)]  # fmt: skip
-        rows = Rows(task.samples, task.rows, like)
-        for block in method.run(task):
-            rows.write(block)
-        gap = disagreement(
-            rows.flat(),
-            lambda weights: task.graph.pull(task.weighted(weights)),
-            over_samples=task.kind == "parameters",
-            limit=tolerance(torch.float64),
-        )
-        return gap is None
+    return open_call(request, given=given)
+
+
+def _agrees(double: Call, method: Method) -> bool | None:
+    task, sources = double.task, double.task.graph.sources
+    if any(t.dtype != torch.float64 for t in (*task.graph.outputs.tensors, *sources)):
+        return None
+    like = [(torch.Size([n]), torch.float64, s.device)
+            for n, s in zip(task.sizes, sources, strict=True)]  # fmt: skip
+    rows = Rows(task.samples, task.rows, like)
+    for block in method.run(task):
+        rows.write(block)
+    gap = disagreement(
+        rows.flat(),
+        lambda weights: task.graph.pull(task.weighted(weights)),
+        over_samples=task.kind == "parameters",
+        limit=tolerance(torch.float64),
+    )
+    return gap is None
 
 
 def _double(value: Any) -> Any:

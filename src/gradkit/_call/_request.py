@@ -66,7 +66,8 @@ class Given:
     """What a call that is made again takes from the first one.
 
     ``mapping`` puts private copies in place of the modules' tensors, by ``id``;
-    ``start`` is the random state that its forward started from.
+    ``start`` is the random state that its forward started from. ``cotangent`` is the
+    objective's, where it is not evaluated anew.
     """
 
     mapping: dict[int, Tensor]
@@ -74,3 +75,5 @@ class Given:
     cotangent: Tensor | None
     start: RandomState
     planner: Planner
+    #: Whether the objective is evaluated, although a cotangent could be given.
+    objective: bool = False

@@ -1,0 +1,327 @@
+"""Every method beside a float64 referee: rounding, a convention, or a fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from gradkit._call._open import Call, open_call
+from gradkit._call._proof import describe
+from gradkit._call._request import named
+from gradkit._call._solve import errors_of, reason_for
+from gradkit._explain import asked_function, request_of, sizes_by_name
+from gradkit._methods import METHODS, read_method
+from gradkit._methods._method import Method
+from gradkit._problem._result import Rows
+from gradkit.errors import AgreementError, InputError, UnsupportedModelError
+from gradkit.numerics._hints import hints
+from gradkit.numerics._report import AgreementReport, MethodReport, Place
+from gradkit.numerics._truth import Truth, truth_of
+from gradkit.numerics._ulps import ulp_distance
+from gradkit.numerics._verdict import Worst, bounds_of, judge
+
+__all__ = ["assert_agreement", "compare_methods"]
+
+
+def compare_methods(
+    function: Callable[..., Any] | str,
+    model: Any,
+    inputs: Any,
+    *args: Any,
+    methods: Any = METHODS,
+    referee: str = "float64",
+    **kwargs: Any,
+) -> AgreementReport:
+    """Return how far each method's rows are from a float64 referee's, and why.
+
+    The referee computes the rows in float64, also where the model casts inside. What
+    rounding may come to is measured, not guessed: the referee is run again with an
+    error put into every operation, as large as rounding in the model's own precision
+    makes it, and the spread of the rows is each entry's own bound.
+
+    Args:
+        function: One of the four functions, or its name.
+        model: As in the call.
+        inputs: As in the call.
+        *args: As in the call.
+        methods: The methods to compare: names, ``gk.Method`` values, or a mapping of
+            them.
+        referee: ``"float64"``.
+        **kwargs: As in the call.
+
+    Returns:
+        An ``AgreementReport``, true when no method is different. For each method: the
+        time, the largest error, absolute and relative, in units in the last place,
+        and a verdict: *equal* (bit for bit), *rounding*, *branch* (rounding changed a
+        decision, such as the sign at a ReLU, and the rows are those of the other
+        decision), *convention* (a known fork: ``no_grad`` in forward mode,
+        ``padding_idx``, a tie), *unresolved* (the referee itself stayed below
+        float64), or *different*, then with what the difference looks like. A method
+        that does not apply is *skipped*, with the reason.
+
+    Raises:
+        InputError: An argument is not what the call takes, or six copies of the rows
+            in float64 do not fit ``max_memory``.
+        SampleDependenceError: The model or the objective couples samples.
+        UnsupportedModelError: The model has no derivative here.
+
+    Cost:
+        One run of each method, and seventeen of a one-hot loop in float64.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(9, 8), torch.nn.Tanh())
+        >>> report = gk.compare_methods(gk.jacobian, model, torch.randn(5, 9))
+        >>> bool(report), report["loop"].verdict, report["rules"].verdict
+        (True, 'rounding', 'skipped')
+
+    Source:
+        Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed. (SIAM 2002),
+        ch. 3; Parker, "Monte Carlo Arithmetic" (1997). See ``docs/numerics.md``.
+    """
+    return _compare("compare_methods", function, model, inputs, args, methods,
+                    referee, kwargs)  # fmt: skip
+
+
+def assert_agreement(
+    function: Callable[..., Any] | str,
+    model: Any,
+    inputs: Any,
+    *args: Any,
+    methods: Any = METHODS,
+    referee: str = "float64",
+    **kwargs: Any,
+) -> AgreementReport:
+    """Raise unless all methods agree with a float64 referee to rounding.
+
+    Args:
+        function: One of the four functions, or its name.
+        model: As in the call.
+        inputs: As in the call.
+        *args: As in the call.
+        methods: The methods to compare.
+        referee: ``"float64"``.
+        **kwargs: As in the call.
+
+    Returns:
+        The report of :func:`compare_methods`, which is true.
+
+    Raises:
+        AgreementError: A method is *different*, or follows another *convention*; the
+            text names the worst entry, both values, and what the difference looks
+            like. ``report`` is the whole report.
+        InputError: As :func:`compare_methods`.
+        SampleDependenceError: As :func:`compare_methods`.
+        UnsupportedModelError: As :func:`compare_methods`.
+
+    Cost:
+        That of :func:`compare_methods`.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model, x = torch.nn.Linear(9, 8), torch.randn(5, 9)
+        >>> bool(gk.assert_agreement(gk.parameter_jacobian, model, x))
+        True
+    """
+    report = _compare("assert_agreement", function, model, inputs, args, methods,
+                      referee, kwargs)  # fmt: skip
+    if report:
+        return report
+    texts = []
+    for method in report.disagreeing:
+        why = "; ".join([*filter(None, [method.reason]), *method.hints])
+        texts.append(
+            f"{method.name!r} is {method.verdict}: {method.worst}"
+            + (f". {why[:1].upper()}{why[1:]}" if why else "")
+        )
+    error = AgreementError(
+        f"the methods of {report.function} must agree with {report.referee} to"
+        f" rounding; {'. '.join(texts)}",
+        report=report,
+    )
+    error.function = "assert_agreement"
+    raise error
+
+
+def _compare(
+    name: str,
+    function: Any,
+    model: Any,
+    inputs: Any,
+    args: tuple[Any, ...],
+    methods: Any,
+    referee: str,
+    kwargs: dict[str, Any],
+) -> AgreementReport:
+    with named(name):
+        chosen = asked_function(function)
+        if referee != "float64":
+            raise InputError(f"referee must be 'float64'; got {referee!r}",
+                             argument="referee")  # fmt: skip
+        for argument in ("method", "create_graph"):
+            if argument in kwargs:
+                raise InputError(
+                    f"{argument} has no meaning here, where all methods are run one by"
+                    " one; choose among them with methods=",
+                    argument=argument,
+                )
+        compared = _read(chosen.__name__, methods)
+    with named(chosen.__name__):
+        request = request_of(chosen, chosen.__name__, model, inputs, args, kwargs)
+        with open_call(request) as call:
+            return _report(call, compared)
+
+
+def _read(function: str, methods: Any) -> list[Method]:
+    """Return the methods, each once."""
+    given: Iterable[Any] = methods.values() if isinstance(methods, Mapping) else methods
+    if isinstance(methods, (str, Method)):
+        given = (methods,)
+    found: dict[str, Method] = {}
+    for method in given:
+        first, *_ = read_method(function, method)
+        found[first.name] = first
+    if not found:
+        raise InputError("methods must name at least one; got none", argument="methods")
+    return list(found.values())
+
+
+def _report(call: Call, methods: list[Method]) -> AgreementReport:
+    if not call.task.samples * call.task.rows:
+        raise InputError("inputs must hold at least one sample and give one output;"
+                         " there is nothing to compare", argument="inputs")  # fmt: skip
+    truth = truth_of(call, lambda n: call.planner.watched("referee", n))
+    reports = tuple(_judged(call, method, truth) for method in methods)
+    return AgreementReport(
+        function=call.request.function,
+        referee="the float64 referee",
+        dtype=str(truth.dtype).removeprefix("torch."),
+        samples=call.task.samples,
+        methods=reports,
+        branches={
+            f"{operation} of {module!r}" if module else operation: count
+            for (module, operation), count in truth.flips.items()
+        },
+        conventions=tuple(truth.conventions.values()),
+        lower=truth.lower,
+    )
+
+
+def _judged(call: Call, method: Method, truth: Truth) -> MethodReport:
+    reason = reason_for(call, method)
+    if reason is None:
+        start = time.perf_counter()
+        try:
+            rows = _rows(call, method)
+        except UnsupportedModelError as error:
+            reason = error.message
+        except InputError as error:
+            # A call inside the model refuses what torch.func makes of its inputs.
+            if not getattr(error, "transformed", False):
+                raise
+            reason = error.message
+        except torch.OutOfMemoryError:
+            raise
+        except errors_of(method, call.task.kind) as error:
+            reason = describe(error)
+        else:
+            return _measured(call, method, truth, rows, time.perf_counter() - start)
+    return MethodReport(method.name, "skipped", reason)
+
+
+def _rows(call: Call, method: Method) -> list[Tensor]:
+    task = call.task
+    like = [(Size([n]), s.dtype, s.device)
+            for n, s in zip(task.sizes, task.graph.sources, strict=True)]  # fmt: skip
+    rows = Rows(task.samples, task.rows, like)
+    for block in method.run(task):
+        rows.write(block)
+    return [r.detach() for r in rows.flat()]
+
+
+def _measured(
+    call: Call, method: Method, truth: Truth, rows: list[Tensor], seconds: float
+) -> MethodReport:
+    verdict, worst = judge(rows, truth)
+    reason, found = None, []
+    if verdict == "different":
+        names = list(sizes_by_name(call))
+        bounds = bounds_of(truth, rows[0].dtype)
+        found = hints(
+            {n: r.double() for n, r in zip(names, rows, strict=True)},
+            dict(zip(names, truth.rows, strict=True)),
+            call.task.samples if call.task.batched else None,
+            torch.finfo(truth.dtype).eps,
+            dict(zip(names, bounds, strict=True)),
+        )
+        reason = _convention(method, truth)
+        verdict = "different" if reason is None else "convention"
+    if truth.lower and verdict != "equal":
+        verdict = "unresolved"
+    error, relative, ulps = _sizes(rows, truth)
+    return MethodReport(
+        method.name, verdict, reason, seconds, error, relative, ulps,
+        None if worst is None else _place(call, worst), tuple(found),
+    )  # fmt: skip
+
+
+def _convention(method: Method, truth: Truth) -> str | None:
+    """Return the known fork that a difference may come of."""
+    for name, text in truth.conventions.items():
+        cut = name in ("padding_idx", "no_grad or detach")
+        if not cut or method.mode == "forward":
+            return f"a convention, not rounding: {text}"
+    return None
+
+
+def _sizes(rows: list[Tensor], truth: Truth) -> tuple[float, float, int]:
+    error, relative, ulps = 0.0, 0.0, 0
+    for row, right in zip(rows, truth.rows, strict=True):
+        if not row.numel():
+            continue
+        gap = (row.double() - right).abs().nan_to_num(nan=0.0, posinf=float("inf"))
+        largest = float(right.abs().max())
+        error = max(error, float(gap.max()))
+        relative = max(relative, float(gap.max()) / largest if largest else 0.0)
+        # Of what cancels, units in the last place say nothing.
+        large = right.abs() > largest * 2**-10
+        distance = ulp_distance(row, right.to(row.dtype))[large]
+        ulps = max(ulps, int(distance.max()) if distance.numel() else 0)
+    return error, relative, ulps
+
+
+def _place(call: Call, worst: Worst) -> Place:
+    task = call.task
+    output: tuple[int, ...] = ()
+    sizes = task.graph.outputs.sizes
+    if task.cotangent is None and len(sizes) == 1:
+        output = _unravelled(worst.row, sizes[0])
+    elif task.cotangent is None:
+        output = (worst.row,)
+    shape = task.graph.sources[worst.source].shape
+    if task.kind == "inputs" and task.batched:
+        shape = shape[1:]
+    return Place(
+        worst.sample if task.batched else None,
+        output,
+        list(sizes_by_name(call))[worst.source],
+        _unravelled(worst.entry, shape),
+        worst.found,
+        worst.right,
+        worst.bound,
+    )
+
+
+def _unravelled(flat: int, shape: Iterable[int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for size in reversed(tuple(shape)):
+        found.append(flat % size)
+        flat //= size
+    return tuple(reversed(found))

@@ -1,0 +1,137 @@
+"""What rounding can come to: bounds that follow from lengths and magnitudes.
+
+Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed. (SIAM 2002), ch. 3:
+every operation returns its exact result times ``1 + d`` with ``|d| <= u``; a sum of
+``n`` products then is off by at most ``gamma(n) = n u / (1 - n u)`` times the sum of
+their absolute values, in whatever order it is added.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gradkit.errors import InputError
+from gradkit.numerics._ulps import unit_roundoff
+
+__all__ = ["dot_error_bound", "gamma", "linear_error_bound"]
+
+
+def gamma(length: int, dtype: torch.dtype) -> float:
+    """Return ``n u / (1 - n u)``, the error of ``n`` roundings in a row.
+
+    Args:
+        length: ``n``, how many roundings a term passes.
+        dtype: The dtype that is rounded to.
+
+    Returns:
+        The bound; infinity where ``n u >= 1`` and nothing is left to say.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> u = gk.numerics.unit_roundoff(torch.float32)
+        >>> gk.numerics.gamma(1000, torch.float32) == 1000 * u / (1 - 1000 * u)
+        True
+
+    Source:
+        Higham (2002), lemma 3.1.
+    """
+    reach = length * unit_roundoff(dtype)
+    return reach / (1 - reach) if reach < 1 else math.inf
+
+
+def dot_error_bound(x: Tensor, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return by how much a dot product can be off: ``gamma(n) |x| . |y|``.
+
+    Args:
+        x: ``(*lead, n)``.
+        y: ``(*lead, n)``; the leading axes broadcast.
+        dtype: What the products are rounded to and added in; that of ``x`` by default.
+
+    Returns:
+        ``(*lead,)``, float64: the bound on ``|computed - exact|``, whatever the order
+        of the additions and whether or not products and sums are fused.
+
+    Raises:
+        InputError: The lengths differ.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> x, y = torch.rand(2, 1000), torch.rand(2, 1000)
+        >>> exact = (x.double() * y.double()).sum(-1)
+        >>> error = ((x * y).sum(-1).double() - exact).abs()
+        >>> bool((error <= gk.numerics.dot_error_bound(x, y)).all())
+        True
+
+    Source:
+        Higham (2002), equation (3.5).
+    """
+    if x.shape[-1:] != y.shape[-1:]:
+        raise _refused(
+            "dot_error_bound",
+            f"x and y must have one length; got {tuple(x.shape)} and {tuple(y.shape)}",
+            "y",
+        )
+    dtype = x.dtype if dtype is None else dtype
+    sizes = (x.detach().double().abs() * y.detach().double().abs()).sum(-1)
+    return gamma(x.shape[-1], dtype) * sizes
+
+
+def linear_error_bound(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return by how much ``inputs @ weight.T + bias`` can be off, entry by entry.
+
+    Args:
+        inputs: ``(*lead, d)``.
+        weight: ``(k, d)``, as ``torch.nn.Linear`` has it.
+        bias: ``(k,)``, or ``None``.
+        dtype: What is rounded to; that of ``inputs`` by default.
+
+    Returns:
+        ``(*lead, k)``, float64: ``gamma(d + 1) (|x| |W|^T + |b|)``, or with
+        ``gamma(d)`` where there is no bias.
+
+    Raises:
+        InputError: The shapes do not belong together.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer, x = torch.nn.Linear(300, 5), torch.randn(7, 300)
+        >>> exact = x.double() @ layer.weight.double().T + layer.bias.double()
+        >>> bound = gk.numerics.linear_error_bound(x, layer.weight, layer.bias)
+        >>> bool(((layer(x).double() - exact).abs() <= bound).all())
+        True
+
+    Source:
+        Higham (2002), section 3.5: the bound of a dot product for every entry.
+    """
+    fits = weight.ndim == 2 and inputs.shape[-1:] == weight.shape[-1:]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        shape = None if bias is None else tuple(bias.shape)
+        raise _refused(
+            "linear_error_bound",
+            "weight must be (k, d) for inputs (*lead, d), and bias (k,); got inputs"
+            f" {tuple(inputs.shape)}, weight {tuple(weight.shape)}, bias {shape}",
+            "weight",
+        )
+    dtype = inputs.dtype if dtype is None else dtype
+    sizes = inputs.detach().double().abs() @ weight.detach().double().abs().T
+    length = weight.shape[1]
+    if bias is not None:
+        sizes, length = sizes + bias.detach().double().abs(), length + 1
+    return gamma(length, dtype) * sizes
+
+
+def _refused(function: str, text: str, argument: str) -> InputError:
+    error = InputError(text, argument=argument)
+    error.function = function
+    return error

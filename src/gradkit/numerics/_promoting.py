@@ -1,0 +1,132 @@
+"""Computing in float64, also where a model asks for less."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+__all__ = ["Promoted", "promoting"]
+
+#: What is computed in instead.
+_WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+#: Draws differ from dtype to dtype: made as asked for, and widened afterwards.
+_DRAWS = frozenset(("rand", "randn", "normal", "bernoulli", "rand_like", "randn_like"))
+#: Reads bits, which have the width they have.
+_OF_BITS = frozenset(("view.dtype",))
+
+
+class Promoted(TorchDispatchMode):
+    """What a promoted computation was seen to do.
+
+    Attributes:
+        lower: How often each operation computed a floating result below float64 all
+            the same, because it writes to memory that is lower.
+        asked: The floating dtypes below float64 that were asked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lower: Counter[str] = Counter()
+        self.asked: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        kwargs = dict(kwargs or {})
+        if name in _DRAWS and kwargs.get("dtype") in _WIDER:
+            self.asked.add(kwargs["dtype"])
+            return func(*args, **kwargs).to(_WIDER[kwargs["dtype"]])
+        if f"{name}.{func._overloadname}" not in _OF_BITS:
+            args, kwargs = self._widened(func, args, kwargs)
+        result = func(*args, **kwargs)
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, Tensor) and value.dtype in _WIDER:
+                self._note(name, func, args)
+        return result
+
+    def _widened(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # What is written to, or looked at through a view, stays what it is.
+        aliased = [a.alias_info is not None for a in func._schema.arguments]
+
+        def wider(value: Any) -> Any:
+            if isinstance(value, torch.dtype) and value in _WIDER:
+                self.asked.add(value)
+                return _WIDER[value]
+            if isinstance(value, Tensor) and value.dtype in _WIDER:
+                return value.to(_WIDER[value.dtype])
+            return value
+
+        names = [a.name for a in func._schema.arguments]
+        kept = {n for n, is_aliased in zip(names, aliased, strict=True) if is_aliased}
+        args = tuple(
+            a if names[i] in kept else tree_map(wider, a) for i, a in enumerate(args)
+        )
+        kwargs = {
+            n: v if n in kept and isinstance(v, Tensor) else tree_map(wider, v)
+            for n, v in kwargs.items()
+        }
+        if "half_to_float" in names:
+            place = names.index("half_to_float")
+            args = (*args[:place], False, *args[place + 1 :])
+        return args, kwargs
+
+    def _note(self, name: str, func: Any, args: tuple[Any, ...]) -> None:
+        # Moving and making what is lower computes nothing.
+        mutable = func._schema.is_mutable
+        if mutable and any(
+            isinstance(a, Tensor) and a.dtype in (torch.float64, torch.complex128)
+            for a in args
+        ):
+            self.lower[name] += 1
+
+
+@contextmanager
+def promoting() -> Iterator[Promoted]:
+    """Compute in float64 what is computed inside, whatever a model asks for.
+
+    Many models cast inside (a norm in ``x.float()``, scores in float32, autocast of
+    their own), so that ``model.double()`` is not a float64 computation. Inside, casts,
+    factories and the default dtype are promoted, and so are lower tensors that an
+    operation takes; random numbers are drawn as they were asked for and widened.
+    Parameters are not changed: pass copies in float64, or they are widened at use.
+
+    Returns:
+        A context manager that yields what was seen: ``lower`` counts the operations
+        whose result stayed below float64, because they write to lower memory;
+        ``asked`` holds the dtypes that were asked for.
+
+    Cost:
+        A Python call for every operation, and float64 arithmetic.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> x = torch.tensor([1.0], dtype=torch.float64) / 3
+        >>> with gk.numerics.promoting() as seen:
+        ...     y = x.float() * 3
+        >>> y.dtype, float(y), dict(seen.lower)
+        (torch.float64, 1.0, {})
+    """
+    before = torch.get_default_dtype()
+    seen = Promoted()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with seen:
+            yield seen
+    finally:
+        torch.set_default_dtype(before)

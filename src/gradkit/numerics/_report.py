@@ -1,0 +1,208 @@
+"""What ``compare_methods`` returns and prints."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["AgreementReport", "MethodReport", "Place"]
+
+HEADS = ("method", "verdict", "time", "largest error", "relative", "ULPs", "allowed")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One entry of a derivative, and what was found there.
+
+    Args:
+        sample: ``n``; ``None`` where no sample axis is assumed.
+        output: The output's index; empty for an objective.
+        name: The input or parameter.
+        index: Where in it (in one sample's part, for an input).
+        found: What the method gives.
+        right: What the referee gives.
+        allowed: What rounding may come to there.
+    """
+
+    sample: int | None
+    output: tuple[int, ...]
+    name: str
+    index: tuple[int, ...]
+    found: float
+    right: float
+    allowed: float
+
+    def __str__(self) -> str:
+        where = [] if self.sample is None else [f"sample {self.sample}"]
+        if self.output:
+            where.append(f"output {list(self.output)}")
+        where.append(f"{self.name}{list(self.index) if self.index else ''}")
+        return (
+            f"{', '.join(where)}: {self.found:.9g} against {self.right:.9g}"
+            f" (difference {self.found - self.right:+.2e}, allowed {self.allowed:.1e})"
+        )
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """One method beside the referee.
+
+    Args:
+        name: The method.
+        verdict: ``"equal"``, ``"rounding"``, ``"branch"``, ``"convention"``,
+            ``"unresolved"``, ``"different"``, or ``"skipped"``.
+        reason: Why it was skipped, or what the convention is.
+        seconds: What one run took, without the forward that all methods share.
+        error: The largest absolute error.
+        relative: The largest error, as a part of the largest entry of its source.
+        ulps: The largest distance, in units in the last place of the method's dtype,
+            among the entries that are not small.
+        worst: The entry that is farthest beyond (or nearest to) what is allowed.
+        hints: What could explain a difference.
+    """
+
+    name: str
+    verdict: str
+    reason: str | None = None
+    seconds: float | None = None
+    error: float | None = None
+    relative: float | None = None
+    ulps: int | None = None
+    worst: Place | None = None
+    hints: tuple[str, ...] = ()
+
+    def cells(self) -> list[str]:
+        """Return the texts of its line in a table."""
+        if self.verdict == "skipped":
+            return [self.name, "skipped", "", "", "", "", ""]
+        allowed = "" if self.worst is None else f"{self.worst.allowed:.1e}"
+        return [
+            self.name,
+            self.verdict,
+            f"{1000 * (self.seconds or 0):.3g} ms",
+            f"{self.error or 0:.1e}",
+            f"{self.relative or 0:.1e}",
+            f"{self.ulps or 0:,}",
+            allowed,
+        ]
+
+
+@dataclass(frozen=True)
+class AgreementReport:
+    """Methods beside a float64 referee; ``print`` it. True when all agree.
+
+    Args:
+        function: The public function.
+        referee: What is taken for the truth, in words.
+        dtype: The coarsest dtype that the model computes in.
+        samples: ``N``.
+        methods: One report for each method.
+        branches: Where rounding changes decisions, ``"module: operation"``, and how
+            many of them in one run.
+        conventions: Known forks in the definition of a derivative that the forward
+            meets.
+        lower: The operations that the referee itself computed below float64.
+    """
+
+    function: str
+    referee: str
+    dtype: str
+    samples: int
+    methods: tuple[MethodReport, ...]
+    branches: Mapping[str, int] = field(default_factory=dict)
+    conventions: tuple[str, ...] = ()
+    lower: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def disagreeing(self) -> tuple[MethodReport, ...]:
+        """The methods that differ by more than rounding."""
+        return tuple(
+            m for m in self.methods if m.verdict in ("different", "convention")
+        )
+
+    def __bool__(self) -> bool:
+        return not self.disagreeing
+
+    def __getitem__(self, name: str) -> MethodReport:
+        return {m.name: m for m in self.methods}[name]
+
+    def __str__(self) -> str:
+        rows = [HEADS, *(m.cells() for m in self.methods)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{self.function} in {self.dtype}, N = {self.samples}, beside"
+                 f" {self.referee}"]  # fmt: skip
+        for row in rows:
+            cells = [
+                cell.ljust(width) if place < 2 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append(("  " + "  ".join(cells)).rstrip())
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes())])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def notes(self) -> list[str]:
+        """Return what stands below the table."""
+        found = []
+        for m in self.methods:
+            if m.verdict == "skipped":
+                found.append(f"{m.name} skipped: {m.reason}")
+                continue
+            if m.worst is not None and m.verdict not in ("equal", "rounding"):
+                found.append(f"{m.name}, worst: {m.worst}")
+            if m.reason:
+                found.append(f"{m.name}: {m.reason}")
+            found += [f"{m.name}: {hint}" for hint in m.hints]
+        found += [
+            f"rounding changes decisions in {place} ({count} in one run)"
+            for place, count in self.branches.items()
+        ]
+        if self.lower:
+            listed = ", ".join(f"{n} ({c})" for n, c in self.lower.items())
+            found.append(f"the referee stayed below float64 in {listed}")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, which ``json`` takes."""
+        return {
+            "function": self.function,
+            "referee": self.referee,
+            "dtype": self.dtype,
+            "samples": self.samples,
+            "agrees": bool(self),
+            "methods": [_plain(m) for m in self.methods],
+            "branches": dict(self.branches),
+            "conventions": list(self.conventions),
+            "lower": dict(self.lower),
+        }
+
+    def to_markdown(self) -> str:
+        """Return the table and its notes as Markdown."""
+        lines = [
+            "| " + " | ".join(HEADS) + " |",
+            "| :-- | :-- |" + " --: |" * (len(HEADS) - 2),
+        ]
+        lines += ["| " + " | ".join(m.cells()) + " |" for m in self.methods]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]).rstrip()
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        rows = _html(HEADS, "th") + "".join(
+            _html(m.cells(), "td") for m in self.methods
+        )
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes())
+        return f"<table>{rows}</table><ul>{notes}</ul>"
+
+
+def _html(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+
+def _plain(method: MethodReport) -> dict[str, Any]:
+    values = dict(vars(method))
+    values["worst"] = None if method.worst is None else dict(vars(method.worst))
+    values["hints"] = list(method.hints)
+    return values

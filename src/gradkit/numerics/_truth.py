@@ -1,0 +1,158 @@
+"""The referee: rows in float64, what rounding can make of them, and their decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradkit._call._open import Call
+from gradkit._call._referee import in_double
+from gradkit._methods import METHODS
+from gradkit._problem._result import Rows
+from gradkit.errors import InputError
+from gradkit.numerics._decisions import Decision, Decisions, flips
+from gradkit.numerics._promoting import Promoted, promoting
+from gradkit.numerics._rounding import Rounding
+from gradkit.numerics._ulps import unit_roundoff
+
+__all__ = ["Truth", "truth_of"]
+
+#: Runs with errors put in, of which the spread is taken.
+RUNS = 16
+#: Of so few runs whose decisions are the referee's, a sample's spread is not known.
+_FEWEST = 4
+
+
+@dataclass(eq=False)
+class Truth:
+    """What a call's rows are, and what rounding makes of them.
+
+    Attributes:
+        rows: ``(N, R, size)`` per source, float64.
+        spread: The root mean square of what rounding moves them by, alike.
+        dtype: The coarsest dtype the model computes in.
+        decisions: The referee's.
+        conventions: Known forks that the forward meets.
+        others: For samples whose decisions rounding changes: the rows that come of
+            the others, as ``(samples, rows of each source)``.
+        flips: Where decisions change with rounding, and how many.
+        unsettled: ``(N,)``, the samples whose decisions nearly always change.
+        lower: The operations that stayed below float64.
+        scales: By what factor rounding moves all entries of a source at once, the
+            root mean square; ``None`` where decisions change in every run.
+    """
+
+    rows: list[Tensor]
+    spread: list[Tensor]
+    dtype: torch.dtype
+    decisions: list[Decision]
+    conventions: dict[str, str]
+    others: list[tuple[Tensor, list[Tensor]]] = field(default_factory=list)
+    flips: dict[tuple[str, str], int] = field(default_factory=dict)
+    unsettled: Tensor | None = None
+    lower: dict[str, int] = field(default_factory=dict)
+    scales: list[float | None] = field(default_factory=list)
+
+
+def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
+    """Return the truth of a call's rows.
+
+    Args:
+        call: The call, opened; its caller's values are put back for the time.
+        watched: From a count to ``range(count)``, with a bar if it takes long.
+    """
+    _refuse_too_large(call)
+    rows, decisions, seen = _run(call, None)
+    coarsest = {call.precision, *seen.asked}
+    dtype = max(coarsest, key=lambda d: torch.finfo(d).eps)
+    found = Truth(
+        rows, [torch.zeros_like(r) for r in rows], dtype, decisions.found,
+        decisions.conventions, lower=dict(seen.lower),
+    )  # fmt: skip
+    samples = call.task.samples
+    alike = torch.zeros(samples)
+    every = [torch.zeros_like(r) for r in rows]
+    factors: list[list[float]] = [[] for _ in rows]
+    generator = torch.Generator(device="cpu")
+    generator.manual_seed(0)
+    for _ in watched(RUNS):
+        moved, other, _ = _run(call, Rounding(unit_roundoff(dtype), generator))
+        counts, touched = flips(found.decisions, other.found, samples)
+        for place, count in counts.items():
+            found.flips[place] = max(found.flips.get(place, 0), count)
+        if bool(touched.any()):
+            found.others.append((touched, moved))
+        else:
+            for list_of, now, row in zip(factors, moved, rows, strict=True):
+                list_of.append(_factor(now, row))
+        alike += ~touched
+        for total, whole, now, row in zip(
+            found.spread, every, moved, rows, strict=True
+        ):
+            squared = (now - row).square()
+            whole += squared
+            total += torch.where(touched[:, None, None].to(row.device), 0.0, squared)
+    found.scales = [
+        (sum(f * f for f in several) / len(several)) ** 0.5
+        if len(several) >= _FEWEST
+        else None
+        for several in factors
+    ]
+    few = alike < _FEWEST
+    found.unsettled = few
+    for i, (total, whole) in enumerate(zip(found.spread, every, strict=True)):
+        lone = few[:, None, None].to(total.device)
+        counts = alike.clamp(min=1)[:, None, None].to(total)
+        found.spread[i] = torch.where(lone, whole / RUNS, total / counts).sqrt()
+    return found
+
+
+def _factor(moved: Tensor, rows: Tensor) -> float:
+    """Return by what factor all entries were moved at once."""
+    square = float(rows.square().sum())
+    return float(((moved - rows) * rows).sum()) / square if square else 0.0
+
+
+def _refuse_too_large(call: Call) -> None:
+    task = call.task
+    needed = 8 * sum(task.sizes) * task.samples * task.rows * 6
+    if needed > call.planner.budget:
+        raise InputError(
+            f"max_memory must hold six copies of the rows in float64, {needed:,} bytes;"
+            f" got {call.planner.budget:,}. Compare on fewer samples, or raise it",
+            argument="max_memory",
+            needed=needed,
+        )
+
+
+def _run(
+    call: Call, rounding: Rounding | None
+) -> tuple[list[Tensor], Decisions, Promoted]:
+    """Return the rows of a float64 run, its decisions, and what it was seen to do."""
+    method = METHODS["onehot" if call.task.kind == "inputs" else "rows"]
+    decisions = Decisions(call.target.root)
+    with ExitStack() as stack:
+        seen = stack.enter_context(promoting())
+        # Fused attention is opened, so that its operations can be met.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if rounding is not None:
+            stack.enter_context(rounding)
+        # Sees each operation whole, before errors are put into its parts.
+        stack.enter_context(decisions)
+        double = stack.enter_context(
+            in_double(call, method, objective=call.request.takes_objective)
+        )
+        task = double.task
+        sources = task.graph.sources
+        like = [(torch.Size([n]), torch.float64, s.device)
+                for n, s in zip(task.sizes, sources, strict=True)]  # fmt: skip
+        rows = Rows(task.samples, task.rows, like)
+        for block in method.run(task):
+            rows.write(block)
+        found = [r.detach() for r in rows.flat()]
+    return found, decisions, seen

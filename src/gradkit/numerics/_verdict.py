@@ -1,0 +1,142 @@
+"""Whether rows are equal to the referee's, off by rounding, or different."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradkit.numerics._truth import Truth
+from gradkit.numerics._ulps import ulp_distance, unit_roundoff
+
+__all__ = ["FACTOR", "VERDICTS", "Worst", "bounds_of", "judge"]
+
+#: From the best to the worst.
+VERDICTS = ("equal", "rounding", "branch", "convention", "unresolved", "different")
+
+#: Errors up to so many times their root mean square are rounding. Of sixteen drawn
+#: runs it is known to a fifth; in ten million entries none is beyond it by chance.
+FACTOR = 8.0
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The entry that is farthest beyond what rounding explains.
+
+    Attributes:
+        source: Which thing that is differentiated by.
+        sample: ``n``.
+        row: Which output.
+        entry: Which entry of one sample's source, flat.
+        found: What the method gives.
+        right: What the referee gives.
+        bound: What rounding may come to there.
+        ulps: Steps between the two, in the method's dtype.
+    """
+
+    source: int
+    sample: int
+    row: int
+    entry: int
+    found: float
+    right: float
+    bound: float
+    ulps: int
+
+
+def bounds_of(truth: Truth, dtype: torch.dtype) -> list[Tensor]:
+    """Return what each entry may be off by through rounding."""
+    u, least = unit_roundoff(dtype), torch.finfo(dtype).tiny
+    return [
+        FACTOR * spread + u * row.abs() + least
+        for spread, row in zip(truth.spread, truth.rows, strict=True)
+    ]
+
+
+def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
+    """Return a verdict on rows ``(N, R, size)``, without conventions, and the worst."""
+    if all(
+        torch.equal(_plain(f), _plain(r.to(f.dtype)))
+        for f, r in zip(found, truth.rows, strict=True)
+    ):
+        return "equal", None
+    samples = len(found[0])
+    over = torch.zeros(samples, dtype=torch.bool, device="cpu")
+    worst: Worst | None = None
+    beyond = 0.0
+    for i, rows in enumerate(found):
+        limit = bounds_of(truth, rows.dtype)[i]
+        gap = _gap(rows, truth.rows[i])
+        part = gap / limit
+        over |= (gap > limit).flatten(1).any(1).cpu()
+        most = float(part.max()) if part.numel() else 0.0
+        if part.numel() and (worst is None or most > beyond):
+            beyond, worst = most, _at(part, i, rows, truth.rows[i], limit)
+    scaled = any(_is_scaled(f, truth, i) for i, f in enumerate(found))
+    if not bool(over.any()):
+        unsettled = truth.unsettled is not None and bool(truth.unsettled.any())
+        verdict = "branch" if unsettled else "rounding"
+        return ("different", worst) if scaled else (verdict, worst)
+    for n in over.nonzero()[:, 0].tolist():
+        if not _by_another_branch(found, truth, n):
+            return "different", worst
+    return "branch", worst
+
+
+def _plain(values: Tensor) -> Tensor:
+    """Return values in which NaN are alike, and so are zeros of either sign."""
+    return values.detach().nan_to_num(nan=0.123456789) + 0.0
+
+
+def _gap(rows: Tensor, right: Tensor) -> Tensor:
+    """Return absolute differences; NaN beside NaN is none."""
+    rows = rows.detach().double()
+    same = (rows == right) | (rows.isnan() & right.isnan())
+    gap = (rows - right).abs()
+    return torch.where(same, 0.0, gap.nan_to_num(nan=float("inf")))
+
+
+def _at(part: Tensor, source: int, rows: Tensor, right: Tensor, limit: Tensor) -> Worst:
+    flat = int(part.argmax())
+    sample, row, entry = (int(i) for i in torch.unravel_index(
+        torch.tensor(flat, device="cpu"), part.shape))  # fmt: skip
+    place = sample, row, entry
+    ulps = ulp_distance(rows[place], right[place].to(rows.dtype))
+    return Worst(
+        source, sample, row, entry, float(rows[place]), float(right[place]),
+        float(limit[place]), int(ulps),
+    )  # fmt: skip
+
+
+def _is_scaled(rows: Tensor, truth: Truth, source: int) -> bool:
+    """Whether all entries are off by one factor that no rounding makes of them.
+
+    Errors of single entries average out over many; a common factor does not. Errors
+    that are common to all, as of an elementary function, are a few roundoffs.
+    """
+    right = truth.rows[source]
+    square = float(right.square().sum())
+    known = truth.scales[source]
+    if not square or known is None:
+        return False
+    gap = rows.detach().double() - right
+    factor = abs(float((gap * right).sum()) / square)
+    limit = max(FACTOR * known, 4 * unit_roundoff(truth.dtype))
+    return bool(torch.isfinite(gap).all()) and factor > limit
+
+
+def _by_another_branch(found: Sequence[Tensor], truth: Truth, sample: int) -> bool:
+    """Whether a sample's rows are what comes of decisions that rounding changes."""
+    for touched, others in truth.others:
+        if not bool(touched[sample]):
+            continue
+        fits = True
+        for i, rows in enumerate(found):
+            limit = 2 * bounds_of(truth, rows.dtype)[i][sample]
+            gap = _gap(rows[sample], others[i][sample])
+            fits = fits and bool((gap <= limit).all())
+        if fits:
+            return True
+    return False
