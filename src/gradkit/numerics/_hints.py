@@ -79,7 +79,7 @@ def _named(factor: float, samples: int | None) -> str:
     for value, name in known.items():
         if abs(factor - value) <= 1e-3 * abs(value):
             return name
-    if abs(factor - 1) < 0.01:
+    if abs(factor - 1) < 0.005:
         return f"1 {factor - 1:+.2e}"
     return f"{factor:.6g}"
 
@@ -98,7 +98,10 @@ def _of_one(
         elif _near(found, turned.reshape(found.shape), eps):
             yield f"the entries{where} are those of the transpose, in its order"
     if len(found) > 1 and found.shape == right.shape:
-        yield from _of_rows(found.flatten(1), right.flatten(1), eps, where)
+        count = len(found)
+        yield from _of_rows(
+            found.reshape(count, -1), right.reshape(count, -1), eps, where
+        )
 
 
 def _of_rows(found: Tensor, right: Tensor, eps: float, where: str) -> Iterator[str]:
