@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-from torch import Size, Tensor
-
 from gradkit._call._open import Call, open_call
-from gradkit._call._proof import describe
 from gradkit._call._request import named
-from gradkit._call._solve import errors_of, reason_for
-from gradkit._explain import asked_function, request_of, sizes_by_name
+from gradkit._explain import asked_function, request_of
 from gradkit._methods import METHODS, read_method
 from gradkit._methods._method import Method
-from gradkit._problem._result import Rows
-from gradkit.errors import AgreementError, InputError, UnsupportedModelError
-from gradkit.numerics._hints import hints
-from gradkit.numerics._report import AgreementReport, MethodReport, Place
-from gradkit.numerics._truth import Truth, truth_of
-from gradkit.numerics._ulps import ulp_distance
-from gradkit.numerics._verdict import Worst, bounds_of, judge
+from gradkit.errors import AgreementError, InputError
+from gradkit.numerics._measured import judged
+from gradkit.numerics._report import AgreementReport
+from gradkit.numerics._truth import truth_of
 
 __all__ = ["assert_agreement", "compare_methods"]
 
@@ -198,7 +189,7 @@ def _report(call: Call, methods: list[Method]) -> AgreementReport:
         raise InputError("inputs must hold at least one sample and give one output;"
                          " there is nothing to compare", argument="inputs")  # fmt: skip
     truth = truth_of(call, lambda n: call.planner.watched("referee", n))
-    reports = tuple(_judged(call, method, truth) for method in methods)
+    reports = tuple(judged(call, method, truth) for method in methods)
     return AgreementReport(
         function=call.request.function,
         referee="the float64 referee",
@@ -212,116 +203,3 @@ def _report(call: Call, methods: list[Method]) -> AgreementReport:
         conventions=tuple(truth.conventions.values()),
         lower=truth.lower,
     )
-
-
-def _judged(call: Call, method: Method, truth: Truth) -> MethodReport:
-    reason = reason_for(call, method)
-    if reason is None:
-        start = time.perf_counter()
-        try:
-            rows = _rows(call, method)
-        except UnsupportedModelError as error:
-            reason = error.message
-        except InputError as error:
-            # A call inside the model refuses what torch.func makes of its inputs.
-            if not getattr(error, "transformed", False):
-                raise
-            reason = error.message
-        except torch.OutOfMemoryError:
-            raise
-        except errors_of(method, call.task.kind) as error:
-            reason = describe(error)
-        else:
-            return _measured(call, method, truth, rows, time.perf_counter() - start)
-    return MethodReport(method.name, "skipped", reason)
-
-
-def _rows(call: Call, method: Method) -> list[Tensor]:
-    task = call.task
-    like = [(Size([n]), s.dtype, s.device)
-            for n, s in zip(task.sizes, task.graph.sources, strict=True)]  # fmt: skip
-    rows = Rows(task.samples, task.rows, like)
-    for block in method.run(task):
-        rows.write(block)
-    return [r.detach() for r in rows.flat()]
-
-
-def _measured(
-    call: Call, method: Method, truth: Truth, rows: list[Tensor], seconds: float
-) -> MethodReport:
-    verdict, worst = judge(rows, truth)
-    reason, found = None, []
-    if verdict == "different":
-        names = list(sizes_by_name(call))
-        bounds = bounds_of(truth, rows[0].dtype)
-        found = hints(
-            {n: r.double() for n, r in zip(names, rows, strict=True)},
-            dict(zip(names, truth.rows, strict=True)),
-            call.task.samples if call.task.batched else None,
-            torch.finfo(truth.dtype).eps,
-            dict(zip(names, bounds, strict=True)),
-        )
-        reason = _convention(method, truth)
-        verdict = "different" if reason is None else "convention"
-    if truth.lower and verdict != "equal":
-        verdict = "unresolved"
-    error, relative, ulps = _sizes(rows, truth)
-    return MethodReport(
-        method.name, verdict, reason, seconds, error, relative, ulps,
-        None if worst is None else _place(call, worst), tuple(found),
-    )  # fmt: skip
-
-
-def _convention(method: Method, truth: Truth) -> str | None:
-    """Return the known fork that a difference may come of."""
-    for name, text in truth.conventions.items():
-        cut = name in ("padding_idx", "no_grad or detach")
-        if not cut or method.mode == "forward":
-            return f"a convention, not rounding: {text}"
-    return None
-
-
-def _sizes(rows: list[Tensor], truth: Truth) -> tuple[float, float, int]:
-    error, relative, ulps = 0.0, 0.0, 0
-    for row, right in zip(rows, truth.rows, strict=True):
-        if not row.numel():
-            continue
-        gap = (row.double() - right).abs().nan_to_num(nan=0.0, posinf=float("inf"))
-        largest = float(right.abs().max())
-        error = max(error, float(gap.max()))
-        relative = max(relative, float(gap.max()) / largest if largest else 0.0)
-        # Of what cancels, units in the last place say nothing.
-        large = right.abs() > largest * 2**-10
-        distance = ulp_distance(row, right.to(row.dtype))[large]
-        ulps = max(ulps, int(distance.max()) if distance.numel() else 0)
-    return error, relative, ulps
-
-
-def _place(call: Call, worst: Worst) -> Place:
-    task = call.task
-    output: tuple[int, ...] = ()
-    sizes = task.graph.outputs.sizes
-    if task.cotangent is None and len(sizes) == 1:
-        output = _unravelled(worst.row, sizes[0])
-    elif task.cotangent is None:
-        output = (worst.row,)
-    shape = task.graph.sources[worst.source].shape
-    if task.kind == "inputs" and task.batched:
-        shape = shape[1:]
-    return Place(
-        worst.sample if task.batched else None,
-        output,
-        list(sizes_by_name(call))[worst.source],
-        _unravelled(worst.entry, shape),
-        worst.found,
-        worst.right,
-        worst.bound,
-    )
-
-
-def _unravelled(flat: int, shape: Iterable[int]) -> tuple[int, ...]:
-    found: list[int] = []
-    for size in reversed(tuple(shape)):
-        found.append(flat % size)
-        flat //= size
-    return tuple(reversed(found))

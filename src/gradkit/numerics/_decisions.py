@@ -94,7 +94,11 @@ class Decision:
 
 
 class _Detaching(TorchFunctionMode):
-    """Sees ``detach`` as a model writes it; autograd calls the operation as well."""
+    """Sees ``detach`` and ``no_grad`` as a model writes them.
+
+    Autograd itself calls the operation too, and turns gradients off in a custom
+    Function.
+    """
 
     def __init__(self, decisions: Decisions) -> None:
         super().__init__()
@@ -103,13 +107,15 @@ class _Detaching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if inside_forward() and func in (Tensor.detach, torch.detach, _DATA):
+        off = func is torch._C._set_grad_enabled and args[:1] == (False,)
+        if inside_forward() and (off or func in _CUTS):
             self._decisions.cut()
         return func(*args, **(kwargs or {}))
 
 
 #: What ``tensor.data`` calls; a property to Python, a tensor to type checkers.
 _DATA: Any = vars(torch._C.TensorBase)["data"].__get__
+_CUTS = (Tensor.detach, torch.detach, _DATA)
 
 
 class Decisions(TorchDispatchMode):
@@ -174,7 +180,7 @@ class Decisions(TorchDispatchMode):
             taken = result
         if taken is not None:
             self._record(name, taken.detach().clone())
-        self._meet(name, args, floating)
+        self._meet(name, args)
         return result
 
     def _record(self, name: str, taken: Tensor) -> None:
@@ -187,15 +193,13 @@ class Decisions(TorchDispatchMode):
                 f"{ties} entries stand exactly where {name} has no derivative",
             )
 
-    def _meet(self, name: str, args: tuple[Any, ...], floating: bool) -> None:
+    def _meet(self, name: str, args: tuple[Any, ...]) -> None:
         if name == "embedding" and len(args) > 2 and args[2] >= 0:
             self._convene(
                 "padding_idx",
                 "the padding row of an embedding gets no gradient in reverse mode,"
                 " and has one in forward mode and in differences",
             )
-        elif floating and not torch.is_grad_enabled():
-            self.cut()
 
     def cut(self) -> None:
         """Note that a part of the computation is cut off from gradients."""
