@@ -37,7 +37,7 @@ LAYERS = (
     ("_products",),
     ("_problem",),
     ("objectives",),
-    ("errors",),
+    ("errors", "_subject"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -23,24 +23,30 @@ from gradkit._problem._derivative import Derivative
 from gradkit._problem._inputs import shared
 from gradkit._rules import RULES
 from gradkit._rules._rule import Rule
+from gradkit._subject import Subject
 
 if TYPE_CHECKING:
-    from gradkit import numerics
+    from gradkit import numerics, testing
     from gradkit.numerics._agreement import assert_agreement, compare_methods
+    from gradkit.numerics._consistency import batch_consistency
+    from gradkit.numerics._consistency_report import BatchConsistencyReport
     from gradkit.numerics._report import AgreementReport
 
 __all__ = [
     "METHODS",
     "RULES",
     "AgreementReport",
+    "BatchConsistencyReport",
     "Block",
     "Derivative",
     "Method",
     "ParameterJacobian",
     "Plan",
     "Rule",
+    "Subject",
     "Task",
     "assert_agreement",
+    "batch_consistency",
     "compare_methods",
     "errors",
     "explain",
@@ -53,14 +59,18 @@ __all__ = [
     "per_sample_gradients",
     "rules_method",
     "shared",
+    "testing",
 ]
 
 #: What is imported when it is asked for, since many programs never do.
 _LATER = {
     "AgreementReport": "gradkit.numerics._report",
+    "BatchConsistencyReport": "gradkit.numerics._consistency_report",
     "assert_agreement": "gradkit.numerics._agreement",
+    "batch_consistency": "gradkit.numerics._consistency",
     "compare_methods": "gradkit.numerics._agreement",
     "numerics": "gradkit.numerics",
+    "testing": "gradkit.testing",
 }
 
 

@@ -26,6 +26,7 @@ __all__ = ["COMMANDS", "Command", "UsageError", "main"]
 
 # A subcommand is one module and one line here. Only the one asked for is imported.
 COMMANDS: tuple[Command, ...] = (
+    Command("check", "compare methods, and a batch with its parts", "_check"),
     Command("mnist", "train on real digits and take every gradient", "_mnist"),
 )
 
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Gradients and Jacobians of PyTorch models: right, or refused.
         <BLANKLINE>
         commands:
+          check    compare methods, and a batch with its parts
           mnist    train on real digits and take every gradient
         <BLANKLINE>
         gradkit COMMAND --help says what a command takes.

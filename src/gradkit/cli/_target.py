@@ -1,0 +1,143 @@
+"""``TARGET``: a name in a module or in a file, and what it gives."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradkit._subject import Subject
+from gradkit.cli._command import UsageError
+
+__all__ = ["HELP", "load"]
+
+HELP = "package.module:name, or path/to/file.py:name, of a gk.Subject, of a dict with"
+HELP += " its fields, or of a function that returns one"
+
+
+def load(target: str, settings: Sequence[str], needed: Sequence[str]) -> Subject:
+    """Return what a target names.
+
+    Args:
+        target: ``package.module:name`` or ``path/to/file.py:name``.
+        settings: ``KEY=VALUE``, passed to the function that the name is of.
+        needed: The fields that must be there.
+
+    Raises:
+        UsageError: It cannot be found or run, or lacks a field.
+    """
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name:
+        raise UsageError(
+            "TARGET must be package.module:name or path/to/file.py:name; got"
+            f" {target!r}"
+        )
+    value = _attribute(_module(where), where, name)
+    subject = _subject(_called(value, target, _read(settings)), target)
+    missing = [field for field in needed if getattr(subject, field) is None]
+    if missing:
+        raise UsageError(
+            f"{target} must give {' and '.join(missing)}; it gives"
+            f" {', '.join(f.name for f in fields(Subject) if _has(subject, f.name))}"
+        )
+    return subject
+
+
+def _has(subject: Subject, name: str) -> bool:
+    return getattr(subject, name) is not None
+
+
+def _module(where: str) -> ModuleType:
+    # As with `python -m`, what lies in the working directory can be imported.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        if where.endswith(".py"):
+            return _from_file(Path(where))
+        return importlib.import_module(where)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"cannot import {where}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"cannot import {path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "it ends in .py"
+    assert spec.loader is not None, "it ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, where: str, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            shown = [n for n in vars(module) if not n.startswith("_")][:8]
+            raise UsageError(
+                f"{where} has no {name!r} (it has {', '.join(shown) or 'nothing'})"
+            )
+        value = getattr(value, part)
+    return value
+
+
+def _read(settings: Sequence[str]) -> dict[str, Any]:
+    """Return settings; a value that is a Python literal is one, others are texts."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--set takes KEY=VALUE; got {setting!r}")
+        try:
+            found[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[key] = text
+    return found
+
+
+def _called(value: Any, target: str, settings: dict[str, Any]) -> Any:
+    is_factory = inspect.isfunction(value) or inspect.isclass(value)
+    if not is_factory:
+        if settings:
+            raise UsageError(f"--set is for functions; {target} is none")
+        return value
+    try:
+        inspect.signature(value).bind(**settings)
+    except TypeError as error:
+        raise UsageError(f"{target} cannot be called so: {error}") from error
+    try:
+        return value(**settings)
+    except Exception as error:
+        raise UsageError(f"{target} raised {type(error).__name__}: {error}") from error
+
+
+def _subject(value: Any, target: str) -> Subject:
+    if isinstance(value, Subject):
+        return value
+    names = [f.name for f in fields(Subject)]
+    if isinstance(value, Mapping):
+        unknown = [str(k) for k in value if k not in names]
+        if unknown or "model" not in value:
+            raise UsageError(
+                f"{target} must give a gk.Subject or a dict with model and any of"
+                f" {', '.join(names[1:])}; its keys are"
+                f" {', '.join(map(str, value)) or 'none'}"
+            )
+        return Subject(**value)
+    raise UsageError(
+        f"{target} must give a gk.Subject or a dict with its fields"
+        f" ({', '.join(names)}); it gives a {type(value).__name__}"
+    )
