@@ -283,3 +283,43 @@ class TestCalls:
         model.register_buffer("low", torch.zeros(4, 3, dtype=torch.float32))
         report = gk.compare_methods(gk.jacobian, model, doubles(4, 3))
         assert set(report.lower) <= {"copy_"}
+
+
+class TestReportedCases:
+    """Differences that people took for faults, or that hid one."""
+
+    def test_other_last_bits_in_another_batch(self):
+        report = gk.batch_consistency(nn.Linear(512, 512), torch.rand(64, 512))
+        assert report.verdict == "rounding"
+        convolution = nn.Conv2d(4, 3, 3, padding=1)
+        report = gk.batch_consistency(convolution, torch.randn(8, 4, 8, 6))
+        assert report.verdict in ("equal", "rounding")
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_second_digit_in_bfloat16(self, dtype):
+        layers = nn.Sequential(nn.Linear(64, 40), nn.GELU(), nn.Linear(40, 3))
+        model, x = layers.to(dtype), torch.randn(8, 64).to(dtype)
+        loss = gk.objectives.sample_loss(F.cross_entropy, torch.randint(0, 3, (8,)))
+        report = gk.assert_agreement(gk.per_sample_gradients, model, x, loss)
+        eps = torch.finfo(dtype).eps
+        for method in report.methods:
+            if method.verdict != "skipped":
+                assert method.relative < 8 * eps
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            torch.relu,
+            lambda x: x.clamp(0, 1),
+            lambda x: x.amax(1, keepdim=True),
+            lambda x: x.max(1, keepdim=True).values,
+            lambda x: F.max_pool1d(x[:, None], 2)[:, 0],
+            lambda x: torch.maximum(x, x.flip(1)),
+        ],
+    )
+    def test_ties_are_agreed_on_or_a_convention(self, function):
+        x = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+        report = gk.compare_methods(gk.jacobian, function, x)
+        assert {m.verdict for m in report.methods} <= {
+            "equal", "rounding", "convention", "skipped",
+        }  # fmt: skip

@@ -134,7 +134,8 @@ def _only_some(
     rows: set[int] = set()
     for name, value in found.items():
         limit = 64 * eps * _largest(right[name]) if bounds is None else bounds[name]
-        off = (value - right[name]).abs() > limit
+        same = (value == right[name]) | (value.isnan() & right[name].isnan())
+        off = ~(((value - right[name]).abs() <= limit) | same)
         if not bool(off.any()):
             continue
         wrong.append(name)

@@ -7,6 +7,8 @@ taken along contiguous memory, on one thread.
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,24 +16,23 @@ from torch import Tensor
 
 from gradkit.numerics._invariant_samples import on_one_thread
 
-__all__ = ["entrywise", "reduced", "settled", "variance"]
+__all__ = ["along", "entrywise", "reduced", "rowwise", "settled", "variance"]
 
-#: Twice the entries of the widest vector: loops are unrolled by two.
+#: Twice the entries of the widest vector, and more: loops are unrolled.
 _VECTORS = 128
-#: Entries per thread from which on torch divides a loop.
-_GRAIN = 32768
-#: Entries from which on torch divides any loop; some have smaller grains.
-_SMALL = 256
+#: Entries per thread from which on torch divides loops: by kind of loop.
+_GRAINS = (1, 2048, 32768)
 
 
 def _padded_size(count: int) -> int:
     """Return a size at which every thread's share is whole vectors."""
     threads = torch.get_num_threads()
-    shares = 0
-    while shares != (now := min(threads, -(-max(count, 1) // _GRAIN))):
-        shares = now
-        count = -(-count // (_VECTORS * shares)) * _VECTORS * shares
-    return max(count, _VECTORS)
+    size = -1
+    while size != (size := count):
+        shares = (min(threads, -(-max(size, 1) // grain)) for grain in _GRAINS)
+        multiple = _VECTORS * math.lcm(*shares)
+        count = max(-(-size // multiple), 1) * multiple
+    return size
 
 
 def entrywise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,17 +57,36 @@ def entrywise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*map(flat, args), **{k: flat(v) for k, v in kwargs.items()})
     if isinstance(result, Tensor):
         return result[:count].view(shape)
-    return tuple(
-        r[:count].view(shape) if r.numel() == size else r for r in result
-    )
+    return tuple(r[:count].view(shape) if r.numel() == size else r for r in result)
+
+
+def rowwise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return ``func`` of contiguous tensors: its rows were never seen to differ."""
+    args = tuple(_contiguous(a) for a in args)
+    return func(*args, **{name: _contiguous(value) for name, value in kwargs.items()})
 
 
 def settled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``func`` of contiguous tensors on one thread."""
-    args = tuple(_contiguous(a) for a in args)
-    kwargs = {name: _contiguous(value) for name, value in kwargs.items()}
     with on_one_thread():
-        return func(*args, **kwargs)
+        return rowwise(func, args, kwargs)
+
+
+def along(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operation along one axis gives along contiguous memory."""
+    names = [a.name for a in func._schema.arguments]
+    bound = dict(zip(names, args, strict=False)) | kwargs
+    axis = bound["dim"]
+
+    def last(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.ndim:
+            return value
+        return value.movedim(axis, -1).contiguous()
+
+    moved = {n: -1 if n == "dim" else last(v) for n, v in bound.items()}
+    with on_one_thread() if "cum" in func._schema.name else nullcontext():
+        result = func(**moved)
+    return result.movedim(-1, axis) if result.ndim else result
 
 
 def _contiguous(value: Any) -> Any:
@@ -78,39 +98,37 @@ def _contiguous(value: Any) -> Any:
 def reduced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a sum or the like over axes, each along contiguous memory.
 
-    Where the reduced axes lie decides how torch adds; an axis of size one lies
+    Where the reduced axes lie decides how torch adds, and an axis of size one lies
     anywhere, so they are brought to the end first.
     """
+    func = _OVER_AXES.get(func, func)
     names = [a.name for a in func._schema.arguments]
     bound = dict(zip(names, args, strict=False)) | kwargs
-    values = bound.pop(names[0])
-    axes = bound.pop("dim", None)
+    values, axes = bound.pop("self"), bound.pop("dim", None)
     kept = bound.pop("keepdim", False)
     axes = [axes] if isinstance(axes, int) else axes
-    axes = sorted({a % values.ndim for a in axes or range(values.ndim)} if values.ndim else [])
+    axes = sorted({a % values.ndim for a in axes or range(values.ndim)})
     others = [a for a in range(values.ndim) if a not in axes]
-    rows = values.permute(*others, *axes)
     shape = [values.shape[a] for a in others]
-    flat = rows.reshape(*shape, -1) if values.ndim and values.numel() else None
-    if flat is None or "dim" not in names:
-        return settled(func, args, kwargs)
-    place = -1 if "int" in str(_argument(func, "dim").type)[:3] else [-1]
-    bound["dim"] = place
+    length = math.prod(values.shape[a] for a in axes)
+    rows = values.permute(*others, *axes).reshape(math.prod(shape), length)
+    # A lone row is summed otherwise than a row among others.
+    rows = torch.cat((rows, rows)) if len(rows) == 1 else rows.contiguous()
     with on_one_thread():
-        if len(flat.view(-1, flat.shape[-1])) == 1:
-            # A lone row is summed otherwise than a row among others.
-            both = func(torch.stack((flat, flat)), **bound)
-            result = both[0]
-        else:
-            result = func(flat.contiguous(), **bound)
-    if kept:
-        for axis in axes:
-            result = result.unsqueeze(axis)
+        result = func(rows, dim=-1 if func in _ONE_AXIS else [-1], **bound)
+    result = result[: math.prod(shape)].reshape(shape)
+    for axis in axes if kept else ():
+        result = result.unsqueeze(axis)
     return result
 
 
-def _argument(func: Any, name: str) -> Any:
-    return next(a for a in func._schema.arguments if a.name == name)
+_ATEN = torch.ops.aten
+_OVER_AXES = {
+    _ATEN.sum.default: _ATEN.sum.dim_IntList,
+    _ATEN.mean.default: _ATEN.mean.dim,
+    _ATEN.prod.default: _ATEN.prod.dim_int,
+}
+_ONE_AXIS = frozenset((_ATEN.prod.dim_int,))
 
 
 def variance(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

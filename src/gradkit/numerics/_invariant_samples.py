@@ -79,7 +79,9 @@ def convolution_gradients(
             by_weight = _by_groups(cotangent, inputs, weight, options, groups)
     if mask[2]:
         with on_one_thread():
-            by_bias = cotangent.transpose(0, 1).flatten(1).contiguous().sum(1)
+            # Samples first: zeros of others then change nothing.
+            places = cotangent.contiguous().flatten(2).sum(2)
+            by_bias = places.t().contiguous().sum(1)
     return by_inputs, by_weight, by_bias
 
 
