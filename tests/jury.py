@@ -6,6 +6,7 @@ another order, on another number of threads; a fault changes the rows of an hone
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -327,3 +328,73 @@ def drawn(name: str, samples: int = 7) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(len(name))
     model = make().eval().to(dtype)
     return model, torch.randn(samples, *shape).to(dtype)
+
+
+# -- the confusion matrix: `python tests/jury.py` -----------------------------------
+
+QUESTIONS: dict[str, Any] = {"parameters": gk.parameter_jacobian, "inputs": gk.jacobian}
+
+
+def alike_by_allclose(found: Values, base: Values) -> bool:
+    return all(map(torch.allclose, found, base))
+
+
+def alike_by_assert_close(found: Values, base: Values) -> bool:
+    try:
+        torch.testing.assert_close(found, base)
+    except AssertionError:
+        return False
+    return True
+
+
+def votes(name: str, kind: str) -> Iterator[tuple[str, bool, bool]]:
+    """Yield judge, whether a fault was planted, and whether it was called different."""
+    model, x = drawn(name)
+    seen: dict[str, Values] = {}
+
+    def kept(m: gk.Method) -> gk.Method:
+        rows = getattr(m, kind)
+
+        def run(task: Any) -> Iterator[Any]:
+            blocks = [*rows(task)]
+            seen[m.name] = collected(task, iter(blocks))
+            yield from blocks
+
+        return method(m.name, run, kind)
+
+    methods = [m for m in honest(kind) if m.name != "rules"] + faulty(kind)
+    report = gk.compare_methods(
+        QUESTIONS[kind], model, x, methods=[*map(kept, methods)]
+    )
+    base = seen["rows" if kind == "parameters" else "onehot"]
+    for m in report.methods:
+        if m.verdict == "skipped":
+            continue
+        values = seen[m.name]
+        planted = m.name in FAULTS
+        if planted and all(map(torch.equal, values, base)):
+            continue  # it changes nothing here
+        yield "gradkit", planted, m.verdict in ("different", "convention")
+        yield "torch.allclose", planted, not alike_by_allclose(values, base)
+        yield "assert_close", planted, not alike_by_assert_close(values, base)
+
+
+def main() -> None:
+    counts: dict[tuple[str, bool, bool], int] = {}
+    for kind in QUESTIONS:
+        for name in MODELS:
+            for vote in votes(name, kind):
+                counts[vote] = counts.get(vote, 0) + 1
+    lines = [
+        "| judge | faults found | faults missed | rounding let pass | alarms |",
+        "| :-- | --: | --: | --: | --: |",
+    ]
+    order = ((True, True), (True, False), (False, False), (False, True))
+    for judge in ("gradkit", "torch.allclose", "assert_close"):
+        cells = [str(counts.get((judge, *c), 0)) for c in order]
+        lines.append(f"| {judge} | {' | '.join(cells)} |")
+    sys.stdout.write("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -289,7 +289,7 @@ def test_what_a_report_says() -> None:
 
 def test_kinks_are_said() -> None:
     report = check_gradients(torch.relu, torch.tensor([0.0, 1.0, -1.0]))
-    assert any("d output[0] / d inputs[0] is 0, between 0 and 1" in k
+    assert any("d output[0] / d inputs[0] is 0, on the two sides 0 and 1" in k
                for k in report.kinks)  # fmt: skip
     assert check_gradients(torch.relu, torch.tensor([2.0, 1.0, -1.0])).kinks == ()
 
@@ -412,3 +412,12 @@ def test_directions_and_seed_make_the_check_the_same_each_time() -> None:
     first = check_gradients(model, randn(4, 3), seed=5)
     assert first == check_gradients(model, randn(4, 3), seed=5)
     assert first != check_gradients(model, randn(4, 3), seed=6)
+
+
+def test_a_network_on_an_image_with_a_background_of_ties() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+    )
+    report = check_gradients(model, randn(2, 1, 10, 10).clamp(min=0), order=2)
+    assert "the first derivative jumps, as at a kink" in report.notes

@@ -1,7 +1,13 @@
 """Checks for other people's unit tests: each raises, and says where."""
 
 from gradkit.testing._check import check_gradients
+from gradkit.testing._close import assert_gradients_close
 from gradkit.testing._no_trace import assert_no_trace
 from gradkit.testing._report import GradientReport
 
-__all__ = ["GradientReport", "assert_no_trace", "check_gradients"]
+__all__ = [
+    "GradientReport",
+    "assert_gradients_close",
+    "assert_no_trace",
+    "check_gradients",
+]

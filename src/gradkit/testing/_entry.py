@@ -35,6 +35,7 @@ class Entry:
         sides: The one-sided derivatives, where these differ.
         edge: Whether differences settle on nothing here, as at the end of a domain or
             a slope without bound: nothing refutes a NaN.
+        alone: Whether the output depends on no other entry.
     """
 
     output: str
@@ -46,6 +47,7 @@ class Entry:
     tolerance: float
     sides: tuple[float, float] | None = None
     edge: bool = False
+    alone: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -56,9 +58,19 @@ class Entry:
             low, high = sorted(self.sides)
             if low - self.tolerance <= self.analytic <= high + self.tolerance:
                 return "kink"
+            # Of one number alone, nothing else is a derivative. Kinks of several that
+            # add up with both signs may leave the interval, and each be right.
+            if not self.alone and math.isfinite(self.analytic):
+                return "kink"
         if self.edge and not math.isfinite(self.analytic):
             return "edge"
         return "wrong"
+
+    @property
+    def settled(self) -> bool:
+        """Whether the differences are clear enough to call anything wrong."""
+        size = max(abs(self.analytic), abs(self.numerical))
+        return not math.isfinite(self.analytic) or self.tolerance <= size / 100
 
     @property
     def text(self) -> str:
@@ -132,6 +144,12 @@ def pin_forward(point: Point, direction: Tensor, k: int) -> Entry:
     return _entry(point, d, k, direction, analytic)
 
 
+def _is_alone(point: Point, k: int) -> bool:
+    one = torch.zeros_like(point.centre)
+    one[k] = 1.0
+    return int(point.gradient(one).count_nonzero()) <= 1
+
+
 def _unsettled(found: Differences) -> bool:
     # The size of all: one entry may be zero, and its error the usual one.
     size = float(found.size.max()) if len(found.size) else 0.0
@@ -154,5 +172,5 @@ def _entry(point: Point, d: int, k: int, direction: Tensor, analytic: float) -> 
     tolerance = SAFETY * error + float(point.rounding_of(torch.tensor(value)))
     return Entry(
         output.name, output_index, variable.name, index, analytic + 0.0, value,
-        tolerance, sides, _unsettled(found),
+        tolerance, sides, _unsettled(found), _is_alone(point, k),
     )  # fmt: skip
