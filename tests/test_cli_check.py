@@ -44,7 +44,7 @@ def halved():
 
 known = {"model": nn.Linear(3, 2), "inputs": torch.ones(2, 3)}
 lacking = {"model": nn.Linear(3, 2)}
-odd = {"modle": 1}
+odd = {"network": 1}
 number = 3
 
 def breaks():
@@ -112,7 +112,7 @@ def test_a_mode_that_disagrees_is_a_finding(
         (["no_such_module:x"], "cannot import no_such_module: ModuleNotFoundError"),
         (["experiment.py:nix"], "experiment.py has no 'nix' (it has torch, gk, nn"),
         (["experiment.py:lacking"], "must give inputs; it gives model"),
-        (["experiment.py:odd"], "its keys are modle"),
+        (["experiment.py:odd"], "its keys are network"),
         (["experiment.py:number"], "it gives a int"),
         (["experiment.py:breaks"], "raised RuntimeError: no data here"),
         (["experiment.py:subject", "--set", "width"], "--set takes KEY=VALUE"),

@@ -8,9 +8,9 @@ computation must have.
 Sources: the model of one operation, ``fl(x op y) = (x op y)(1 + d)`` with ``|d| <= u``,
 and sums as rows of such operations: Higham, "Accuracy and Stability of Numerical
 Algorithms", 2nd ed. (SIAM 2002), sections 2.2 and 3.1; errors taken as random: Higham
-and Mary, "A new approach to probabilistic rounding error analysis" (SIAM J. Sci.
-Comput. 41, 2019); running with random errors: Parker, "Monte Carlo Arithmetic" (UCLA
-CSD-970002, 1997).
+and Mary, "A new approach to probabilistic rounding error analysis" (SIAM Journal on
+Scientific Computing 41, 2019); running with random errors: Parker, "Monte Carlo
+Arithmetic" (UCLA CSD-970002, 1997).
 """
 
 from __future__ import annotations
