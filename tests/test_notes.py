@@ -42,6 +42,13 @@ def test_a_sample_alone_and_in_a_batch_differ_by_rounding_at_most():
     magnitude = layer.weight.abs() @ x[0].abs() + layer.bias.abs()
     roundoff = torch.finfo(torch.float32).eps / 2
     assert (apart <= 2 * 11 * roundoff * magnitude).all()
+    # Measured, named, and told from coupling; or made equal.
+    report = gk.batch_consistency(layer, torch.randn(64, 10))
+    assert report.verdict == "rounding"
+    with gk.batch_invariant():
+        assert torch.equal(layer(x)[:1], layer(x[:1]))
+        whole, alone = gk.jacobian(layer, x), gk.jacobian(layer, x[:1])
+    assert torch.equal(whole[:1], alone)
     layer, x = layer.double(), x.double()
     assert ((layer(x[0]) - layer(x)[0]).abs() <= 2e-8 * roundoff * magnitude).all()
 
@@ -194,6 +201,12 @@ def test_the_gradient_of_one_image_is_its_row_of_the_batch(network, images, labe
     single = gk.input_gradients(network, images[0].view(1, -1), loss)
     assert single.shape == (1, 784)
     torch.testing.assert_close(single, batch[:1])
+    with gk.batch_invariant():
+        loss = gk.objectives.sample_loss(F.cross_entropy, labels)
+        batch = gk.input_gradients(network, images, loss)
+        loss = gk.objectives.sample_loss(F.cross_entropy, labels[:1])
+        single = gk.input_gradients(network, images[0].view(1, -1), loss)
+    assert torch.equal(single, batch[:1])
 
 
 def test_no_call_reads_or_writes_grad_or_requires_grad():

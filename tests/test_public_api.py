@@ -35,6 +35,7 @@ NAMES = {
     "Task",
     "assert_agreement",
     "batch_consistency",
+    "batch_invariant",
     "compare_methods",
     "errors",
     "explain",
@@ -64,6 +65,7 @@ SIGNATURES = {
     "explain": "(function, model, inputs, *args, **kwargs)",
     "batch_consistency": "(model, inputs, *, derivative=None, objective=None,"
     " batch_sizes=(1,))",
+    "batch_invariant": "()",
     "numerics.explain_difference": "(a, b, referee=None, *, terms=None, samples=None)",
     "objectives.weighted_sum": "(weights)",
     "objectives.class_score": "(index)",

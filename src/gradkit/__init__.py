@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradkit.numerics._agreement import assert_agreement, compare_methods
     from gradkit.numerics._consistency import batch_consistency
     from gradkit.numerics._consistency_report import BatchConsistencyReport
+    from gradkit.numerics._invariant import batch_invariant
     from gradkit.numerics._report import AgreementReport
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Task",
     "assert_agreement",
     "batch_consistency",
+    "batch_invariant",
     "compare_methods",
     "errors",
     "explain",
@@ -68,6 +70,7 @@ _LATER = {
     "BatchConsistencyReport": "gradkit.numerics._consistency_report",
     "assert_agreement": "gradkit.numerics._agreement",
     "batch_consistency": "gradkit.numerics._consistency",
+    "batch_invariant": "gradkit.numerics._invariant",
     "compare_methods": "gradkit.numerics._agreement",
     "numerics": "gradkit.numerics",
     "testing": "gradkit.testing",

@@ -11,6 +11,7 @@ What was measured to differ between a batch and its samples alone, and what is d
 | ``var``, ``std`` | batch, in float64 | from sums |
 | softmax, cumulative sums | axis, threads | along contiguous memory |
 | normalisation, interpolation, fused attention | layout, threads | contiguous |
+| factors of matrices | layout, threads | one thread; named unless contiguous |
 | ``cdist``, fused recurrent layers, ``Bilinear`` | batch | nothing: named |
 
 What rounds once, such as additions, divisions, ``relu`` and pooling by maxima, was
@@ -27,9 +28,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradkit.numerics._invariant_kinds import NAMED, way_of
+from gradkit.numerics._invariant_kinds import COMPLEX, NAMED, way_of
 from gradkit.numerics._invariant_products import UnprovedError
 
 __all__ = ["batch_invariant"]
@@ -66,10 +68,13 @@ class _Invariant(TorchDispatchMode):
         name = func._schema.name.rpartition("::")[2].removesuffix("_")
         if way is None and name not in NAMED:
             return func(*args, **kwargs)
-        if not _is_plain(args, kwargs):
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        is_complex = any(t.is_complex() for t in tensors)
+        if not (_is_dense(tensors) and (is_complex or _is_real(tensors))):
             return func(*args, **kwargs)
-        if way is None:
-            self._name(name, "it is one kernel")
+        if way is None or (is_complex and name not in COMPLEX):
+            reason = "its numbers are complex" if is_complex else "it is one kernel"
+            self._name(name, reason)
             return func(*args, **kwargs)
         try:
             if written:
@@ -136,13 +141,12 @@ def _written(
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all tensors are real, dense and on a CPU, and one is floating."""
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    return any(t.dtype in _REAL for t in tensors) and all(
-        t.device.type == "cpu" and t.layout is torch.strided and not t.is_complex()
-        for t in tensors
-    )
+def _is_dense(tensors: list[Tensor]) -> bool:
+    return all(t.device.type == "cpu" and t.layout is torch.strided for t in tensors)
+
+
+def _is_real(tensors: list[Tensor]) -> bool:
+    return any(t.dtype in _REAL for t in tensors)
 
 
 @contextmanager
@@ -157,10 +161,14 @@ def batch_invariant() -> Iterator[None]:
     any way, on a CPU in float32, float64 and bfloat16.
 
     A sum over a batch, such as ``.grad`` of a parameter, is no row and rounds as sums
-    do. Models that mix samples, such as batch normalisation in training, do so inside
-    too. The numbers agree with torch's to rounding, not bit for bit. Contexts may be
-    nested. While one is on, torch's oneDNN layers are off in the whole process, since
-    recurrent ones can't be opened.
+    do; so do rows by ``method="rows"`` of parameters that a sample uses at several
+    places (a convolution's, a layer's of tokens), which are sums with zeros. Nor are
+    weights that differ by sample in a convolution under ``vmap`` covered. Models that
+    mix samples, such as batch normalisation in training, do so inside too.
+
+    The numbers agree with torch's to rounding, not bit for bit. Contexts may be
+    nested. While one is on, torch's fused recurrent and transformer layers are off in
+    the whole process, since they can't be opened.
 
     Returns:
         A context manager.
@@ -169,8 +177,8 @@ def batch_invariant() -> Iterator[None]:
         UserWarning: An operation was met that can't be opened; it is named once.
 
     Cost:
-        Twice the forward of a linear layer, about; sums on one thread. The first
-        call of each shape tries the kernels on known numbers.
+        Up to twice the forward; ``benchmarks/batch_invariant.py`` measures it. Sums run
+        on one thread. The first call of each shape tries kernels on known numbers.
 
     Example:
         >>> import torch
@@ -180,10 +188,13 @@ def batch_invariant() -> Iterator[None]:
         ...     print(torch.equal(layer(x)[7:8], layer(x[7:8])))
         True
     """
-    before = torch._C._get_mkldnn_enabled()
+    # Both are asked above the dispatcher, and lead to kernels that can't be opened.
+    onednn, fast = torch._C._get_mkldnn_enabled(), mha.get_fastpath_enabled()
     torch._C._set_mkldnn_enabled(False)
+    mha.set_fastpath_enabled(False)
     try:
         with _Invariant():
             yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch._C._set_mkldnn_enabled(onednn)
+        mha.set_fastpath_enabled(fast)

@@ -37,18 +37,20 @@ def _padded_size(count: int) -> int:
 
 def entrywise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``func`` of tensors of entries, each at home in a whole vector."""
-    tensors = [a for a in args if isinstance(a, Tensor)]
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    dtypes = {t.dtype for t in tensors if t.ndim}
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
     count = shape.numel()
     size = _padded_size(count)
 
     def flat(value: Any) -> Any:
-        # A number in a tensor takes part in promotion otherwise than an axis does.
-        if not isinstance(value, Tensor) or (not value.ndim and len(tensors) > 1):
+        if not isinstance(value, Tensor):
             return value
+        if not value.ndim and dtypes and value.dtype not in dtypes:
+            return value  # without axes it does not decide the dtype
         whole = value.expand(shape).contiguous().view(-1)
         if size == count:
-            return whole
+            return whole.clone() if whole.data_ptr() % 64 else whole
         # Ones are in every function's domain, and cost no handling of subnormals.
         room = whole.new_ones(size)
         room[:count] = whole
@@ -139,7 +141,7 @@ def variance(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values, axes, kept = bound["self"], bound.get("dim"), bound.get("keepdim", False)
     correction = bound.get("correction")
     correction = 1 if correction is None else correction
-    axes = list(range(values.ndim)) if not axes else axes
+    axes = axes or list(range(values.ndim))
     wide = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
     mean = reduced(torch.ops.aten.mean.dim, (wide, axes, True), {})
     squares = (wide - mean).square()

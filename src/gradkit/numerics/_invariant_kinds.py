@@ -22,10 +22,10 @@ from gradkit.numerics._invariant_entries import (
     settled,
     variance,
 )
-from gradkit.numerics._invariant_products import products
+from gradkit.numerics._invariant_products import UnprovedError, products
 from gradkit.numerics._invariant_samples import convolution, convolution_gradients
 
-__all__ = ["NAMED", "Way", "way_of"]
+__all__ = ["COMPLEX", "NAMED", "Way", "way_of"]
 
 Way = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -47,7 +47,7 @@ _EXACT = _words(
 _UNTAGGED = _words(
     "_prelu_kernel _prelu_kernel_backward elu_backward hardsigmoid_backward hardswish"
     " hardswish_backward log_sigmoid_backward log_sigmoid_forward mish_backward"
-    " softplus_backward"
+    " rsub softplus_backward"
 )
 #: Entry by entry unless they sum: then the sum is over the batch or opened above.
 _LOSSES = _words(
@@ -65,21 +65,26 @@ _ROWWISE = _words("native_layer_norm native_layer_norm_backward")
 _SETTLED = _words(
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d"
     " _adaptive_avg_pool3d_backward _embedding_bag _embedding_bag_forward_only"
-    " _fused_rms_norm _fused_rms_norm_backward _linalg_det _linalg_eigh"
-    " _linalg_slogdet _linalg_solve_ex _linalg_svd _native_batch_norm_legit"
+    " _fused_rms_norm _fused_rms_norm_backward _linalg_eigh _linalg_svd"
+    " _native_batch_norm_legit"
     " _native_batch_norm_legit_no_training _scaled_dot_product_flash_attention_for_cpu"
     " _scaled_dot_product_flash_attention_for_cpu_backward avg_pool2d"
     " avg_pool2d_backward avg_pool3d avg_pool3d_backward batch_norm_backward col2im"
     " embedding_dense_backward glu glu_backward grid_sampler_2d"
     " grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward index_add"
     " index_put linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_qr"
-    " linalg_solve_triangular native_batch_norm native_batch_norm_backward"
+    " linalg_lu_solve linalg_solve_triangular native_batch_norm"
+    " native_batch_norm_backward"
     " native_group_norm native_group_norm_backward renorm scatter_add scatter_reduce"
     " upsample_bicubic2d upsample_bicubic2d_backward upsample_bilinear2d"
     " upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward"
     " upsample_trilinear3d upsample_trilinear3d_backward _upsample_bicubic2d_aa"
     " _upsample_bilinear2d_aa glu_jvp"
 )
+#: Factor matrices or their transposes by how they lie, as their backwards know.
+_FACTORED = _words("_linalg_det _linalg_slogdet _linalg_solve_ex")
+#: Of complex numbers too.
+COMPLEX = _words("_fft_c2c _fft_c2r _fft_r2c")
 #: One kernel with products inside that no mode can open.
 NAMED = _words(
     "_cdist_backward _cdist_forward _pdist_backward _pdist_forward _trilinear"
@@ -88,6 +93,12 @@ NAMED = _words(
     " mkldnn_rnn_layer mkldnn_rnn_layer_backward quantized_gru quantized_lstm"
     " linalg_matrix_exp linalg_lstsq"
 )
+
+
+def _factored(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not args[0].is_contiguous():
+        raise UnprovedError("matrices that are not contiguous")
+    return settled(func, args, kwargs)
 
 
 @cache
@@ -114,7 +125,8 @@ _WAYS: tuple[tuple[frozenset[str], Way], ...] = (
     (_VARIANCES, variance),
     (_ALONG, along),
     (_ROWWISE, rowwise),
-    (_SETTLED, settled),
+    (_SETTLED | COMPLEX, settled),
+    (_FACTORED, _factored),
 )
 
 
@@ -197,7 +209,24 @@ def _batches(left: Tensor, right: Tensor) -> Tensor:
     return reduced(torch.ops.aten.sum.dim_IntList, (summed, [0]), {})
 
 
+def _distances(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return distances as torch does, from one product of augmented rows."""
+    first, second = args
+    sums = [
+        reduced(torch.ops.aten.sum.dim_IntList, (t.square(), [-1], True), {})
+        for t in args
+    ]
+    left = torch.cat((first * -2, sums[0], torch.ones_like(sums[0])), -1)
+    right = torch.cat((second, torch.ones_like(sums[1]), sums[1]), -1)
+    shape = *first.shape[:-1], second.shape[-2]
+    squares = products(
+        left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:]).mT
+    )
+    return squares.view(shape).clamp_min(0).sqrt()
+
+
 _PRODUCTS: dict[str, Way] = {
+    "_euclidean_dist": _distances,
     "mm": _simple(_mm),
     "bmm": _simple(products),
     "mv": _simple(_mv),

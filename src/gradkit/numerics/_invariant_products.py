@@ -26,6 +26,8 @@ __all__ = ["UnprovedError", "products"]
 _SHORT, _LONG = 192, 400
 #: Outer axes are padded to multiples of this where a kernel wants whole registers.
 _REGISTERS = 48
+#: Bytes of a cache line.
+_LINE = 64
 #: Distinct known rows and columns: prime to every width of a register.
 _ROWS, _COLUMNS = 7, 5
 #: Multiplications of one matrix from which on oneDNN is quicker than the BLAS.
@@ -80,8 +82,10 @@ def _chains(left: Tensor, right: Tensor) -> Tensor:
 
 def _plain(matrices: Tensor) -> Tensor:
     """Return matrices that lie one after the other, rows or columns contiguous."""
-    dense = matrices.is_contiguous() or matrices.mT.is_contiguous()
-    return matrices if dense else matrices.contiguous()
+    if not (matrices.is_contiguous() or matrices.mT.is_contiguous()):
+        return matrices.contiguous()
+    # Fresh memory begins at a whole cache line; kernels may look at that.
+    return matrices.clone() if matrices.data_ptr() % _LINE else matrices
 
 
 def _kind(left: Tensor, right: Tensor) -> tuple[Any, ...]:

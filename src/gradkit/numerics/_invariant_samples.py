@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,37 +47,46 @@ def _with_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def convolution(inputs: Tensor, weight: Tensor, *settings: Any) -> Tensor:
+def _fresh(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor that begins at a whole cache line."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % 64 else tensor
+
+
+def convolution(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any
+) -> Tensor:
     """Return ``aten::convolution`` whose samples do not see their batch."""
-    weight = weight.contiguous()
 
-    def run(samples: Tensor) -> Tensor:
-        return _CONVOLUTION(samples, weight, *settings).contiguous()
+    def run(weights: list[Tensor], samples: Tensor) -> Tensor:
+        both = weights if bias is not None else (*weights, None)
+        return _CONVOLUTION(samples, *both, *settings).contiguous()
 
-    kind = "forward", weight.shape, settings[0] is None, repr(settings[1:])
+    weights = [_fresh(weight)] if bias is None else [_fresh(weight), _fresh(bias)]
     with _with_onednn():
-        return _by_samples(run, (inputs,), kind)
+        return _by_samples(run, weights, (inputs,), ("forward", repr(settings)))
 
 
 def convolution_gradients(
     cotangent: Tensor, inputs: Tensor, weight: Tensor, *settings: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return ``aten::convolution_backward``, its samples and its groups apart."""
-    *options, groups, mask = settings
-    weight = weight.contiguous()
+    sizes, *options, groups, mask = settings
+    weight = _fresh(weight)
     by_inputs = by_weight = by_bias = None
 
-    def run(cotangents: Tensor, samples: Tensor) -> Tensor:
+    def run(weights: list[Tensor], cotangents: Tensor, samples: Tensor) -> Tensor:
         wanted = [True, False, False]
-        found = _BACKWARD(cotangents, samples, weight, *options, groups, wanted)
-        return found[0].contiguous()
+        three = cotangents, samples, *weights
+        return _BACKWARD(*three, sizes, *options, groups, wanted)[0].contiguous()
 
-    kind = "inputs", weight.shape, repr((*options[1:], groups))
+    kind = "inputs", repr((*options, groups))
     with _with_onednn():
         if mask[0]:
-            by_inputs = _by_samples(run, (cotangent, inputs), kind)
+            by_inputs = _by_samples(run, [weight], (cotangent, inputs), kind)
         if mask[1]:
-            by_weight = _by_groups(cotangent, inputs, weight, options, groups)
+            three = tuple(map(_fresh, (cotangent, inputs, weight)))
+            by_weight = _by_groups(three, (sizes, *options), groups)
     if mask[2]:
         with on_one_thread():
             # Samples first: zeros of others then change nothing.
@@ -86,20 +96,25 @@ def convolution_gradients(
 
 
 def _by_samples(
-    run: Callable[..., Tensor], tensors: tuple[Tensor, ...], kind: tuple[Any, ...]
+    run: Callable[..., Tensor],
+    weights: list[Tensor],
+    tensors: tuple[Tensor, ...],
+    kind: tuple[Any, ...],
 ) -> Tensor:
     """Return ``run`` of samples in the largest calls that keep them apart."""
     count, first = len(tensors[0]), tensors[0]
     if not count:
-        return run(*tensors)
+        return run(weights, *tensors)
     shapes = tuple(t.shape[1:] for t in tensors)
-    kind = (*kind, first.dtype, shapes)
-    tensors = tuple(t.contiguous() for t in tensors)
+    kind = (*kind, first.dtype, shapes, tuple(w.shape for w in weights))
+    tensors = tuple(map(_fresh, tensors))
+    call = partial(run, weights)
     for size in dict.fromkeys((max(count, 2), 16, 2)):
-        if size <= max(count, 2) and _keeps_apart(run, tensors, size, kind):
-            return _in_calls(run, tensors, size)
+        fits = size <= max(count, 2)
+        if fits and _keeps_apart(run, weights, tensors, size, kind):
+            return _in_calls(call, tensors, size)
     with on_one_thread():
-        return _in_calls(run, tensors, 2, alone=True)
+        return _in_calls(call, tensors, 2, alone=True)
 
 
 def _in_calls(
@@ -124,8 +139,16 @@ def _in_calls(
     return torch.cat(parts)
 
 
+def _like(tensor: Tensor, *shape: int) -> Tensor:
+    """Return known numbers: those at hand may be zeros, which any order sums alike."""
+    source = torch.Generator().manual_seed(0)
+    numbers = torch.randn(shape or tensor.shape, generator=source, device="cpu")
+    return numbers.to(tensor.dtype)
+
+
 def _keeps_apart(
     run: Callable[..., Tensor],
+    weights: list[Tensor],
     tensors: tuple[Tensor, ...],
     size: int,
     kind: tuple[Any, ...],
@@ -133,50 +156,50 @@ def _keeps_apart(
     """Whether a call of so many samples gives each what it gets by itself."""
     key = (*kind, size, torch.get_num_threads())
     if key not in _tried:
-        source = torch.Generator().manual_seed(0)
-        samples = [
-            torch.randn(2, *t.shape[1:], generator=source, device="cpu").to(t.dtype)
-            for t in tensors
-        ]
+        call = partial(run, [_like(w) for w in weights])
+        samples = [_like(t, 2, *t.shape[1:]) for t in tensors]
         with on_one_thread():
-            alone = torch.cat([_in_calls(run, _pick(samples, i), 2) for i in (0, 1)])
+            alone = [
+                _in_calls(call, tuple(s[i : i + 1] for s in samples), 2) for i in (0, 1)
+            ]
         order = torch.arange(size) % 2
-        together = run(*(s[order] for s in samples))
-        _tried[key] = torch.equal(together, alone[order])
+        together = call(*(s[order] for s in samples))
+        _tried[key] = torch.equal(together, torch.cat(alone)[order])
     return _tried[key]
 
 
-def _pick(samples: list[Tensor], place: int) -> tuple[Tensor, ...]:
-    return tuple(s[place : place + 1] for s in samples)
-
-
 def _by_groups(
-    cotangent: Tensor,
-    inputs: Tensor,
-    weight: Tensor,
-    options: list[Any],
-    groups: int,
+    three: tuple[Tensor, ...], options: tuple[Any, ...], groups: int
 ) -> Tensor:
     """Return the gradient of the weight; under ``vmap`` groups carry the samples."""
+    shapes = tuple(t.shape for t in three)
+    threads = torch.get_num_threads()
+    key = ("weight", three[0].dtype, shapes, repr(options[1:]), groups, threads)
+    if key not in _tried:
+        known = tuple(map(_like, three))
+        together = _weight_gradient(known, options, groups)
+        _tried[key] = torch.equal(together, _group_by_group(known, options, groups))
+    if _tried[key]:
+        return _weight_gradient(three, options, groups)
+    return _group_by_group(three, options, groups)
+
+
+def _weight_gradient(
+    three: tuple[Tensor, ...], options: tuple[Any, ...], groups: int
+) -> Tensor:
     wanted = [False, True, False]
+    return _BACKWARD(*three, *options, groups, wanted)[1].contiguous()
 
-    def run(*three: Tensor) -> Tensor:
-        return _BACKWARD(*three, *options, count, wanted)[1].contiguous()
 
+def _group_by_group(
+    three: tuple[Tensor, ...], options: tuple[Any, ...], groups: int
+) -> Tensor:
     parts = [
-        [p.contiguous() for p in t.chunk(groups, axis)]
-        for t, axis in ((cotangent, 1), (inputs, 1), (weight, 0))
+        map(_fresh, tensor.chunk(groups, axis))
+        for tensor, axis in zip(three, (1, 1, 0), strict=True)
     ]
-    key = ("weight", cotangent.dtype, cotangent.shape, inputs.shape, weight.shape)
-    key = (*key, repr(options[1:]), groups, torch.get_num_threads())
-    count = groups
-    whole = None
-    if _tried.get(key, True):
-        whole = run(cotangent.contiguous(), inputs.contiguous(), weight)
-        if key in _tried:
-            return whole
-    count = 1
     with on_one_thread():
-        apart = torch.cat([run(*three) for three in zip(*parts, strict=True)])
-    _tried[key] = whole is not None and torch.equal(whole, apart)
-    return apart
+        found = [
+            _weight_gradient(part, options, 1) for part in zip(*parts, strict=True)
+        ]
+    return torch.cat(found)
