@@ -133,6 +133,47 @@ class TestVerdicts:
         report = gk.compare_methods(gk.jacobian, model, x, methods=[wrong])
         assert report["wrong"].verdict == "different"
 
+    def test_a_number_that_an_error_makes_infinite_hides_no_fault(self):
+        def function(x: Tensor) -> Tensor:
+            one = x.sin() ** 2 + x.cos() ** 2
+            return (1 - one + 1e-9).sqrt() + x**2
+
+        doubled = changed("doubled", lambda v, _: 2 * v)
+        x = torch.rand(4, 3) + 0.5
+        report = gk.compare_methods(gk.jacobian, function, x, methods=[doubled])
+        assert report["doubled"].verdict == "different"
+
+    def test_a_factor_is_found_where_every_run_decides_otherwise(self):
+        layers = [m for _ in range(3) for m in (nn.Linear(120, 120), nn.ReLU())]
+        model = nn.Sequential(*layers, nn.Linear(120, 2)).bfloat16()
+        x = torch.randn(4, 120).bfloat16()
+        wrong = changed("wrong", lambda v, _: 1.5 * v)
+        report = gk.compare_methods(gk.jacobian, model, x, methods=["onehot", wrong])
+        assert report["onehot"].verdict in ("branch", "rounding")
+        assert report["wrong"].verdict == "different"
+
+    def test_autocast_inside_a_model_is_seen(self, device):
+        first, last = nn.Linear(12, 16), nn.Linear(16, 3)
+
+        def forward(m: Any, x: Tensor) -> Tensor:
+            with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+                return m.last(m.first(x).tanh()).float()
+
+        model = Holding(forward, first=first, last=last)
+        report = gk.assert_agreement(gk.jacobian, model, torch.randn(4, 12))
+        assert report.dtype == "bfloat16"
+
+    def test_nothing_compared_is_no_agreement(self):
+        def breaks(task: Any) -> Iterator[Any]:
+            raise RuntimeError("a fault of mine")
+            yield
+
+        broken = gk.Method("broken", "reverse", "for a test", inputs=breaks)
+        with pytest.raises(AgreementError, match="'broken' cannot be compared"):
+            gk.assert_agreement(
+                gk.jacobian, network(), torch.randn(3, 12), methods=[broken]
+            )
+
 
 class TestConventions:
     def test_a_no_grad_block_in_forward_mode(self):
@@ -227,11 +268,26 @@ class TestCalls:
         assert gk.assert_agreement(gk.jacobian, model, torch.randn(4, 5), seed=3)
 
     @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: (x * torch.rand_like(x)).tanh(),
+            lambda x: x * torch.randn(x.shape),
+            lambda x: x * torch.empty_like(x).normal_(),
+            lambda x: x + torch.randn(4, dtype=torch.float32) * x.sin(),
+        ],
+    )
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_draw_the_numbers_that_the_model_draws(self, function, dtype):
+        x = torch.randn(3, 4).to(dtype)
+        assert gk.assert_agreement(gk.jacobian, function, x, seed=3)
+
+    @pytest.mark.parametrize(
         ("how", "text"),
         [
             ({"referee": "mpmath"}, "referee must be 'float64'; got 'mpmath'"),
             ({"method": "loop"}, "method has no meaning here"),
             ({"methods": []}, "methods must name at least one"),
+            ({"methods": None}, "methods must be names"),
             ({"methods": ["lop"]}, "loop"),
             ({"max_memory": 100}, "max_memory must hold six copies of the rows"),
         ],

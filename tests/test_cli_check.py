@@ -47,6 +47,9 @@ lacking = {"model": nn.Linear(3, 2)}
 odd = {"network": 1}
 number = 3
 
+def leaves():
+    raise SystemExit(3)
+
 def breaks():
     raise RuntimeError("no data here")
 """
@@ -114,6 +117,7 @@ def test_a_mode_that_disagrees_is_a_finding(
         (["experiment.py:lacking"], "must give inputs; it gives model"),
         (["experiment.py:odd"], "its keys are network"),
         (["experiment.py:number"], "it gives a int"),
+        (["experiment.py:leaves"], "raised SystemExit: 3"),
         (["experiment.py:breaks"], "raised RuntimeError: no data here"),
         (["experiment.py:subject", "--set", "width"], "--set takes KEY=VALUE"),
         (["experiment.py:subject", "--set", "size=3"], "cannot be called so"),

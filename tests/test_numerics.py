@@ -221,6 +221,22 @@ class TestExplainDifference:
         assert not numerics.explain_difference(a, b, right)
         assert numerics.explain_difference(a, a.clone(), right)
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_in_few_digits_still_tells(self, dtype):
+        a = torch.randn(200, 100).to(dtype)
+        assert not numerics.explain_difference(a, -a * 7)
+        assert not numerics.explain_difference(a, torch.zeros_like(a))
+        ones = torch.ones(3000, dtype=dtype)
+        assert not numerics.explain_difference(ones, torch.zeros_like(ones))
+        both = {"a": ones, "b": a}
+        found = numerics.explain_difference(both, {**both, "a": 0 * ones})
+        assert (found.verdict, found.name) == ("different", "a")
+
+    @pytest.mark.parametrize("how", [{"terms": 0}, {"terms": 2.5}, {"samples": 5}])
+    def test_numbers_that_make_no_sense_are_refused(self, how):
+        with pytest.raises(InputError, match=next(iter(how))):
+            numerics.explain_difference(torch.ones(4), torch.zeros(4), **how)
+
     def test_of_nan_and_infinity(self):
         a = torch.tensor([1.0, float("nan"), float("inf")])
         assert numerics.explain_difference(a, a.clone())

@@ -64,7 +64,7 @@ def _module(where: str) -> ModuleType:
         return importlib.import_module(where)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"cannot import {where}: {type(error).__name__}: {error}"
         ) from error
@@ -120,7 +120,7 @@ def _called(value: Any, target: str, settings: dict[str, Any]) -> Any:
         raise UsageError(f"{target} cannot be called so: {error}") from error
     try:
         return value(**settings)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{target} raised {type(error).__name__}: {error}") from error
 
 

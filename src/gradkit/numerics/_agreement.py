@@ -126,6 +126,8 @@ def assert_agreement(
     if report:
         return report
     texts = []
+    if not report.disagreeing:
+        texts = [f"{m.name!r} cannot be compared: {m.reason}" for m in report.methods]
     for method in report.disagreeing:
         why = "; ".join([*filter(None, [method.reason]), *method.hints])
         texts.append(
@@ -175,6 +177,12 @@ def _read(function: str, methods: Any) -> list[Method]:
     given: Iterable[Any] = methods.values() if isinstance(methods, Mapping) else methods
     if isinstance(methods, (str, Method)):
         given = (methods,)
+    elif not isinstance(given, Iterable):
+        raise InputError(
+            "methods must be names, gk.Method values or a mapping of them; got"
+            f" {type(methods).__name__}",
+            argument="methods",
+        )
     found: dict[str, Method] = {}
     for method in given:
         first, *_ = read_method(function, method)

@@ -22,7 +22,10 @@ _WIDER = {
     torch.complex64: torch.complex128,
 }
 #: Draws differ from dtype to dtype: made as asked for, and widened afterwards.
-_DRAWS = frozenset(("rand", "randn", "normal", "bernoulli", "rand_like", "randn_like"))
+_DRAWS = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "bernoulli"))
+_DRAWS_IN_PLACE = frozenset(
+    ("normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_")
+)
 #: Reads bits, which have the width they have.
 _OF_BITS = frozenset(("view.dtype",))
 
@@ -36,8 +39,9 @@ class Promoted(TorchDispatchMode):
         asked: The floating dtypes below float64 that were asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, default: torch.dtype, drawn_in: torch.dtype) -> None:
         super().__init__()
+        self._default, self._drawn_in = default, drawn_in
         self.lower: Counter[str] = Counter()
         self.asked: set[torch.dtype] = set()
 
@@ -46,9 +50,16 @@ class Promoted(TorchDispatchMode):
     ) -> Any:
         name = func._schema.name.removeprefix("aten::")
         kwargs = dict(kwargs or {})
-        if name in _DRAWS and kwargs.get("dtype") in _WIDER:
-            self.asked.add(kwargs["dtype"])
-            return func(*args, **kwargs).to(_WIDER[kwargs["dtype"]])
+        if name in _DRAWS and "dtype" in {a.name for a in func._schema.arguments}:
+            like = self._drawn_in if name.endswith("_like") else self._default
+            asked = kwargs.get("dtype") or like
+            if asked in _WIDER:
+                self.asked.add(asked)
+                return func(*args, **{**kwargs, "dtype": asked}).to(_WIDER[asked])
+        if name in _DRAWS_IN_PLACE and self._drawn_in in _WIDER:
+            drawn = torch.empty_like(args[0], dtype=self._drawn_in)
+            func(drawn, *args[1:], **kwargs)
+            return args[0].copy_(drawn)
         if f"{name}.{func._overloadname}" not in _OF_BITS:
             args, kwargs = self._widened(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -96,7 +107,7 @@ class Promoted(TorchDispatchMode):
 
 
 @contextmanager
-def promoting() -> Iterator[Promoted]:
+def promoting(drawn_in: torch.dtype | None = None) -> Iterator[Promoted]:
     """Compute in float64 what is computed inside, whatever a model asks for.
 
     Many models cast inside (a norm in ``x.float()``, scores in float32, autocast of
@@ -104,6 +115,10 @@ def promoting() -> Iterator[Promoted]:
     factories and the default dtype are promoted, and so are lower tensors that an
     operation takes; random numbers are drawn as they were asked for and widened.
     Parameters are not changed: pass copies in float64, or they are widened at use.
+
+    Args:
+        drawn_in: What random numbers are drawn in that take their dtype from a tensor,
+            as ``randn_like`` of what is promoted; by default the default dtype.
 
     Returns:
         A context manager that yields what was seen: ``lower`` counts the operations
@@ -123,7 +138,7 @@ def promoting() -> Iterator[Promoted]:
         (torch.float64, 1.0, {})
     """
     before = torch.get_default_dtype()
-    seen = Promoted()
+    seen = Promoted(before, drawn_in or before)
     try:
         torch.set_default_dtype(torch.float64)
         with seen:

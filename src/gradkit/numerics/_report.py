@@ -91,7 +91,9 @@ class MethodReport:
 
 @dataclass(frozen=True)
 class AgreementReport:
-    """Methods beside a float64 referee; ``print`` it. True when all agree.
+    """Methods beside a float64 referee; ``print`` it.
+
+    True when all that apply agree, and one does.
 
     Args:
         function: The public function.
@@ -123,7 +125,8 @@ class AgreementReport:
         )
 
     def __bool__(self) -> bool:
-        return not self.disagreeing
+        compared = any(m.verdict != "skipped" for m in self.methods)
+        return compared and not self.disagreeing
 
     def __getitem__(self, name: str) -> MethodReport:
         return {m.name: m for m in self.methods}[name]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradkit._call._open import Call
 from gradkit._call._referee import in_double
@@ -68,7 +71,7 @@ def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
     """
     _refuse_too_large(call)
     rows, decisions, seen = _run(call, None)
-    coarsest = {call.precision, *seen.asked}
+    coarsest = {call.precision, *_computed_in(call)}
     dtype = max(coarsest, key=lambda d: torch.finfo(d).eps)
     found = Truth(
         rows, [torch.zeros_like(r) for r in rows], dtype, decisions.found,
@@ -77,32 +80,33 @@ def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
     samples = call.task.samples
     alike = torch.zeros(samples)
     every = [torch.zeros_like(r) for r in rows]
-    factors: list[list[float]] = [[] for _ in rows]
+    factors: list[list[tuple[bool, float]]] = [[] for _ in rows]
     generator = torch.Generator(device="cpu")
     generator.manual_seed(0)
     for _ in watched(RUNS):
         moved, other, _ = _run(call, Rounding(unit_roundoff(dtype), generator))
         counts, touched = flips(found.decisions, other.found, samples)
+        lost = _lost(moved, rows)
+        if bool(lost.any()):
+            # An error has pushed a root or the like out of its domain.
+            counts["", "a number that stays finite"] = int(lost.sum())
+            touched = touched | lost
         for place, count in counts.items():
             found.flips[place] = max(found.flips.get(place, 0), count)
         if bool(touched.any()):
             found.others.append((touched, moved))
-        else:
-            for list_of, now, row in zip(factors, moved, rows, strict=True):
-                list_of.append(_factor(now, row))
+        for place, (now, row) in enumerate(zip(moved, rows, strict=True)):
+            factor = _factor(now, row)
+            if math.isfinite(factor):
+                factors[place].append((bool(touched.any()), factor))
         alike += ~touched
         for total, whole, now, row in zip(
             found.spread, every, moved, rows, strict=True
         ):
-            squared = (now - row).square()
+            squared = (now - row).square().nan_to_num(nan=0.0, posinf=0.0)
             whole += squared
             total += torch.where(touched[:, None, None].to(row.device), 0.0, squared)
-    found.scales = [
-        (sum(f * f for f in several) / len(several)) ** 0.5
-        if len(several) >= _FEWEST
-        else None
-        for several in factors
-    ]
+    found.scales = [_scale(several) for several in factors]
     few = alike < _FEWEST
     found.unsettled = few
     for i, (total, whole) in enumerate(zip(found.spread, every, strict=True)):
@@ -112,10 +116,51 @@ def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
     return found
 
 
+def _scale(factors: list[tuple[bool, float]]) -> float | None:
+    """Return the root mean square, of runs with the referee's decisions if any."""
+    settled = [factor for touched, factor in factors if not touched]
+    chosen = settled if len(settled) >= _FEWEST else [f for _, f in factors]
+    if len(chosen) < _FEWEST:
+        return None
+    return (sum(f * f for f in chosen) / len(chosen)) ** 0.5
+
+
+def _lost(moved: list[Tensor], rows: list[Tensor]) -> Tensor:
+    """Return which samples have entries that errors made infinite, or NaN."""
+    return torch.stack(
+        [(~now.isfinite() & row.isfinite()).flatten(1).any(1).cpu()
+         for now, row in zip(moved, rows, strict=True)]
+    ).any(0)  # fmt: skip
+
+
 def _factor(moved: Tensor, rows: Tensor) -> float:
     """Return by what factor all entries were moved at once."""
     square = float(rows.square().sum())
     return float(((moved - rows) * rows).sum()) / square if square else 0.0
+
+
+class _Dtypes(TorchDispatchMode):
+    """Collects the dtypes that floating numbers are computed in from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        floating = any(isinstance(a, Tensor) and a.is_floating_point() for a in args)
+        if floating and isinstance(result, Tensor) and result.is_floating_point():
+            self.found.add(result.dtype)
+        return result
+
+
+def _computed_in(call: Call) -> set[torch.dtype]:
+    """Return the dtypes of a plain forward, also of autocast inside the model."""
+    with _Dtypes() as seen:
+        call.task.forwards.graph(slice(None) if call.inputs.batched else None)
+    return seen.found
 
 
 def _refuse_too_large(call: Call) -> None:
@@ -137,7 +182,7 @@ def _run(
     method = METHODS["onehot" if call.task.kind == "inputs" else "rows"]
     decisions = Decisions(call.target.root)
     with ExitStack() as stack:
-        seen = stack.enter_context(promoting())
+        seen = stack.enter_context(promoting(call.task.graph.dtype))
         # Fused attention is opened, so that its operations can be met.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if rounding is not None:

@@ -50,17 +50,26 @@ def bounds_of(truth: Truth, dtype: torch.dtype) -> list[Tensor]:
     """Return what each entry may be off by through rounding."""
     u, least = unit_roundoff(dtype), torch.finfo(dtype).tiny
     return [
-        FACTOR * spread + u * row.abs() + least
+        _factors(truth, row) * spread + u * row.abs() + least
         for spread, row in zip(truth.spread, truth.rows, strict=True)
     ]
 
 
+def _factors(truth: Truth, like: Tensor) -> Tensor:
+    """Return how many spreads are allowed, by sample.
+
+    A spread over runs of many decisions is that of the decisions themselves, and an
+    honest run is one of them.
+    """
+    few = truth.unsettled
+    if few is None:
+        return torch.full((len(like), 1, 1), FACTOR, dtype=like.dtype).to(like.device)
+    return torch.where(few, FACTOR / 2, FACTOR).to(like)[:, None, None]
+
+
 def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
     """Return a verdict on rows ``(N, R, size)``, without conventions, and the worst."""
-    if all(
-        torch.equal(_plain(f), _plain(r.to(f.dtype)))
-        for f, r in zip(found, truth.rows, strict=True)
-    ):
+    if all(_same(f, r.to(f.dtype)) for f, r in zip(found, truth.rows, strict=True)):
         return "equal", None
     samples = len(found[0])
     over = torch.zeros(samples, dtype=torch.bool, device="cpu")
@@ -69,8 +78,8 @@ def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
     for i, rows in enumerate(found):
         limit = bounds_of(truth, rows.dtype)[i]
         gap = _gap(rows, truth.rows[i])
-        part = gap / limit
-        over |= (gap > limit).flatten(1).any(1).cpu()
+        part = (gap / limit).nan_to_num(nan=float("inf"))
+        over |= (~(gap <= limit)).flatten(1).any(1).cpu()
         most = float(part.max()) if part.numel() else 0.0
         if part.numel() and (worst is None or most > beyond):
             beyond, worst = most, _at(part, i, rows, truth.rows[i], limit)
@@ -85,9 +94,8 @@ def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
     return "branch", worst
 
 
-def _plain(values: Tensor) -> Tensor:
-    """Return values in which NaN are alike, and so are zeros of either sign."""
-    return values.detach().nan_to_num(nan=0.123456789) + 0.0
+def _same(found: Tensor, right: Tensor) -> bool:
+    return bool(((found == right) | (found.isnan() & right.isnan())).all())
 
 
 def _gap(rows: Tensor, right: Tensor) -> Tensor:
