@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor, nn
@@ -274,7 +275,6 @@ def rms_norms() -> dict[str, tuple[Any, Any]]:
 @pytest.mark.parametrize("name", ["Llama", "Gemma", "T5"])
 class TestRefereeOfModelsThatCast:
     def test_is_closer_to_fifty_digits_than_the_model_in_double(self, name):
-        mpmath = pytest.importorskip("mpmath")
         make, factor = rms_norms()[name]
         norm = make(5, eps=1e-6).double()
         with torch.no_grad():

@@ -20,13 +20,13 @@ from gradkit._call._open import Call, open_call
 from gradkit._call._request import Given
 from gradkit._guards._memory import Known
 from gradkit._guards._verify import disagreement, tolerance
+from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
 from gradkit._planner import Planner
 from gradkit._problem._inputs import Shared
-from gradkit._problem._result import Rows
 from gradkit._problem._tree import map_leaves
 
-__all__ = ["agrees_in_double", "in_double"]
+__all__ = ["agrees_in_double", "converted", "in_double"]
 
 
 def agrees_in_double(call: Call, method: Method) -> bool | None:
@@ -91,13 +91,8 @@ def _agrees(double: Call, method: Method) -> bool | None:
     task, sources = double.task, double.task.graph.sources
     if any(t.dtype != torch.float64 for t in (*task.graph.outputs.tensors, *sources)):
         return None
-    like = [(torch.Size([n]), torch.float64, s.device)
-            for n, s in zip(task.sizes, sources, strict=True)]  # fmt: skip
-    rows = Rows(task.samples, task.rows, like)
-    for block in method.run(task):
-        rows.write(block)
     gap = disagreement(
-        rows.flat(),
+        collected(method, task),
         lambda weights: task.graph.pull(task.weighted(weights)),
         over_samples=task.kind == "parameters",
         limit=tolerance(torch.float64),
@@ -106,11 +101,16 @@ def _agrees(double: Call, method: Method) -> bool | None:
 
 
 def _double(value: Any) -> Any:
+    return converted(value, torch.float64)
+
+
+def converted(value: Any, dtype: torch.dtype) -> Any:
+    """Return a private floating value in another precision; a parameter stays one."""
     if isinstance(value, Shared):
-        return Shared(_double(value.tensor))
+        return Shared(converted(value.tensor, dtype))
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    copy = value.detach().to(torch.float64, copy=True)
+    copy = value.detach().to(dtype, copy=True)
     if isinstance(value, nn.Parameter):
         return nn.Parameter(copy, requires_grad=value.requires_grad)
     return copy.requires_grad_(value.requires_grad)

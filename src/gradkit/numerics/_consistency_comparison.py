@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor
 
+from gradkit._call._referee import converted
 from gradkit._call._request import Request
 from gradkit._guards._memory import Known
 from gradkit._planner import Planner
@@ -89,7 +88,7 @@ class Comparison:
 
     def _precision(self, dtype: torch.dtype) -> Precision:
         copies = self._own.copies.items()
-        return Precision(dtype, {i: _converted(v, dtype) for i, v in copies})
+        return Precision(dtype, {i: converted(v, dtype) for i, v in copies})
 
     def _try(self, dtype: torch.dtype) -> Findings | None:
         try:
@@ -265,13 +264,3 @@ def _row(
         in_float64=verdict.fine, moved=verdict.moved.differing, verdict=verdict.word,
         note=verdict.why, **marks,
     )  # fmt: skip
-
-
-def _converted(value: Any, dtype: torch.dtype) -> Any:
-    """Return a private value in another precision; a parameter stays one."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    copy = value.detach().to(dtype, copy=True)
-    if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(copy, requires_grad=value.requires_grad)
-    return copy.requires_grad_(value.requires_grad)

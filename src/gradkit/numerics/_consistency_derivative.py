@@ -13,6 +13,7 @@ from torch import Tensor
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Given, Request
 from gradkit._call._solve import solve
+from gradkit._explain import sizes_by_name
 from gradkit._guards._memory import Known
 from gradkit._guards._random import RandomState
 from gradkit._planner import Planner
@@ -69,7 +70,7 @@ def derivative_rows(
         if like is None:
             with open_call(_part(request, inputs, every, precision)) as call:
                 found.cotangent, found.parameters = call.task.cotangent, call.parameters
-                names, whole = _names(call), _rows(call)
+                names, whole = list(sizes_by_name(call)), _rows(call)
         else:
             found.cotangent, found.parameters = like.cotangent, like.parameters
             names, whole = _again(request, inputs, every, precision, found)
@@ -105,7 +106,7 @@ def _again(
     )
     part = _part(request, inputs, index, precision)
     with open_call(part, given=given) as call:
-        return _names(call), _rows(call)
+        return list(sizes_by_name(call)), _rows(call)
 
 
 def _part(
@@ -122,16 +123,6 @@ def _part(
         return value[index.to(value.device) % value.shape[0]]
 
     return replace(request, inputs=map_leaves(some, request.inputs))
-
-
-def _names(call: Call) -> list[str]:
-    if call.parameters:
-        return call.parameter_names
-    return [
-        f"inputs{call.inputs.tensors[position].path}"
-        for entry in call.entries
-        for position in entry.positions
-    ]
 
 
 def _rows(call: Call) -> list[Tensor]:

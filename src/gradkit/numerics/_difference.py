@@ -13,6 +13,7 @@ from torch import Tensor
 from gradkit.errors import InputError
 from gradkit.numerics._bounds import gamma
 from gradkit.numerics._hints import hints
+from gradkit.numerics._places import unravelled
 from gradkit.numerics._ulps import ulp_distance, unit_roundoff
 
 __all__ = ["Difference", "explain_difference"]
@@ -198,7 +199,7 @@ def _difference(
         )  # fmt: skip
     return Difference(
         verdict, name,
-        _index(place, one),
+        unravelled(place, one.shape),
         float(x), float(y),
         None if third is None else float(third[name].reshape(-1)[place]),
         allowed, error, relative,
@@ -215,11 +216,6 @@ def _probable(terms: int, dtype: torch.dtype) -> float:
     """
     u = unit_roundoff(dtype)
     return math.expm1(min(4 * math.sqrt(terms) * u + terms * u * u / (1 - u), 1.0))
-
-
-def _index(place: int, tensor: Tensor) -> tuple[int, ...]:
-    where = torch.unravel_index(torch.tensor(place, device="cpu"), tensor.shape)
-    return tuple(map(int, where))
 
 
 def _one_dtype(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._solve import errors_of, reason_for
 from gradkit._explain import sizes_by_name
+from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
-from gradkit._problem._result import Rows
 from gradkit.errors import InputError, UnsupportedModelError
 from gradkit.numerics._hints import hints
+from gradkit.numerics._places import unravelled
 from gradkit.numerics._report import MethodReport, Place
 from gradkit.numerics._truth import Truth
 from gradkit.numerics._ulps import ulp_distance
@@ -30,7 +30,7 @@ def judged(call: Call, method: Method, truth: Truth) -> MethodReport:
     if reason is None:
         start = time.perf_counter()
         try:
-            rows = _rows(call, method)
+            rows = collected(method, call.task)
         except UnsupportedModelError as error:
             reason = error.message
         except InputError as error:
@@ -45,16 +45,6 @@ def judged(call: Call, method: Method, truth: Truth) -> MethodReport:
         else:
             return _measured(call, method, truth, rows, time.perf_counter() - start)
     return MethodReport(method.name, "skipped", reason)
-
-
-def _rows(call: Call, method: Method) -> list[Tensor]:
-    task = call.task
-    like = [(Size([n]), s.dtype, s.device)
-            for n, s in zip(task.sizes, task.graph.sources, strict=True)]  # fmt: skip
-    rows = Rows(task.samples, task.rows, like)
-    for block in method.run(task):
-        rows.write(block)
-    return [r.detach() for r in rows.flat()]
 
 
 def _measured(
@@ -113,7 +103,7 @@ def _place(call: Call, worst: Worst) -> Place:
     output: tuple[int, ...] = ()
     sizes = task.graph.outputs.sizes
     if task.cotangent is None and len(sizes) == 1:
-        output = _unravelled(worst.row, sizes[0])
+        output = unravelled(worst.row, sizes[0])
     elif task.cotangent is None:
         output = (worst.row,)
     shape = task.graph.sources[worst.source].shape
@@ -123,16 +113,8 @@ def _place(call: Call, worst: Worst) -> Place:
         worst.sample if task.batched else None,
         output,
         list(sizes_by_name(call))[worst.source],
-        _unravelled(worst.entry, shape),
+        unravelled(worst.entry, shape),
         worst.found,
         worst.right,
         worst.bound,
     )
-
-
-def _unravelled(flat: int, shape: Iterable[int]) -> tuple[int, ...]:
-    found: list[int] = []
-    for size in reversed(tuple(shape)):
-        found.append(flat % size)
-        flat //= size
-    return tuple(reversed(found))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradkit._call._open import Call
 from gradkit._call._referee import in_double
 from gradkit._methods import METHODS
-from gradkit._problem._result import Rows
+from gradkit._methods._collected import collected
 from gradkit.errors import InputError
 from gradkit.numerics._decisions import Decision, Decisions, flips
 from gradkit.numerics._promoting import Promoted, promoting
@@ -192,12 +192,5 @@ def _run(
         double = stack.enter_context(
             in_double(call, method, objective=call.request.takes_objective)
         )
-        task = double.task
-        sources = task.graph.sources
-        like = [(torch.Size([n]), torch.float64, s.device)
-                for n, s in zip(task.sizes, sources, strict=True)]  # fmt: skip
-        rows = Rows(task.samples, task.rows, like)
-        for block in method.run(task):
-            rows.write(block)
-        found = [r.detach() for r in rows.flat()]
+        found = [r.double() for r in collected(method, double.task)]
     return found, decisions, seen

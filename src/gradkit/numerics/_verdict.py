@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradkit.numerics._places import unravelled
 from gradkit.numerics._truth import Truth
 from gradkit.numerics._ulps import ulp_distance, unit_roundoff
 
-__all__ = ["FACTOR", "VERDICTS", "Worst", "bounds_of", "judge"]
-
-#: From the best to the worst.
-VERDICTS = ("equal", "rounding", "branch", "convention", "unresolved", "different")
+__all__ = ["FACTOR", "Worst", "bounds_of", "judge"]
 
 #: Errors up to so many times their root mean square are rounding. Of sixteen drawn
 #: runs it is known to a fifth; in ten million entries none is beyond it by chance.
@@ -107,9 +105,7 @@ def _gap(rows: Tensor, right: Tensor) -> Tensor:
 
 
 def _at(part: Tensor, source: int, rows: Tensor, right: Tensor, limit: Tensor) -> Worst:
-    flat = int(part.argmax())
-    sample, row, entry = (int(i) for i in torch.unravel_index(
-        torch.tensor(flat, device="cpu"), part.shape))  # fmt: skip
+    sample, row, entry = unravelled(int(part.argmax()), part.shape)
     place = sample, row, entry
     ulps = ulp_distance(rows[place], right[place].to(rows.dtype))
     return Worst(
