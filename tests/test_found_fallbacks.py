@@ -55,9 +55,11 @@ class TestDerivativesThatAreZeroButForRounding:
 
         assert gap(rows) is None
         for scale in (0.0, -1.0, 1 + 1e-6):
-            wrong = gap([rows[0], scale * rows[1]])
-            assert wrong is not None
-            assert wrong >= abs(1 - scale) / 10
+            # A draw of weights may all but cancel, so that its gap is found but small.
+            drawn = [gap([rows[0], scale * rows[1]]) for _ in range(8)]
+            found = [wrong for wrong in drawn if wrong is not None]
+            assert len(found) == len(drawn)
+            assert max(found) >= abs(1 - scale) / 10
 
 
 class TestWritesToFunctionsOfTheInputs:
@@ -78,10 +80,12 @@ class TestWritesToFunctionsOfTheInputs:
     @pytest.mark.parametrize("method", PARAMETER_METHODS)
     @pytest.mark.parametrize("name", ["added", "multiplied"])
     def test_are_served(self, name, method):
-        if (name, method) == ("multiplied", "rules"):
-            pytest.skip("a product in place is none of its operations")
         model = Holding(getattr(self, name), p=nn.Parameter(doubles(4)))
         x = doubles(5, 4)
+        if (name, method) == ("multiplied", "rules"):
+            with pytest.raises(UnsupportedModelError, match="mul_ takes it in place"):
+                gk.per_sample_gradients(model, x, output_sum, method=method)
+            return
         for _ in range(3):
             rows = gk.per_sample_gradients(model, x, output_sum, method=method)
             assert_rows(rows["p"], alone(model, x, model.p))
