@@ -26,7 +26,7 @@ from gradkit._planner import Planner
 from gradkit._problem._inputs import Shared
 from gradkit._problem._tree import map_leaves
 
-__all__ = ["agrees_in_double", "converted", "in_double"]
+__all__ = ["agrees_in_double", "converted", "in_double", "reopened"]
 
 
 def agrees_in_double(call: Call, method: Method) -> bool | None:
@@ -49,40 +49,61 @@ def agrees_in_double(call: Call, method: Method) -> bool | None:
 
 
 @contextmanager
-def in_double(call: Call, method: Method, *, objective: bool = False) -> Iterator[Call]:
-    """Open a call again in float64, on private copies of what it is computed from.
+def in_double(call: Call, method: Method) -> Iterator[Call]:
+    """Open a call again in float64; what a model makes itself is float64, too.
 
     Args:
         call: The call. The caller's own values are put back for the time.
         method: What is to serve the other call.
-        objective: Whether the objective is evaluated anew, too; else its cotangent
-            is that of the call.
     """
     before = torch.get_default_dtype()
-    # The copies are made of the caller's own values, not of what stands in for them.
-    call.guard.state.restore()
     try:
         torch.set_default_dtype(torch.float64)
-        with _opened(call, method, objective) as double:
+        with reopened(call, method, torch.float64) as double:
             yield double
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def reopened(
+    call: Call,
+    method: Method,
+    dtype: torch.dtype | None = None,
+    *,
+    objective: bool = False,
+) -> Iterator[Call]:
+    """Open a call again, on private copies of what it is computed from.
+
+    Args:
+        call: The call. The caller's own values are put back for the time.
+        method: What is to serve the other call.
+        dtype: What the copies are converted to; their own by default.
+        objective: Whether the objective is evaluated anew, too; else its cotangent
+            is that of the call.
+    """
+    # The copies are made of the caller's own values, not of what stands in for them.
+    call.guard.state.restore()
+    try:
+        with _opened(call, method, dtype, objective) as other:
+            yield other
+    finally:
         call.guard.rewind()
 
 
 def _opened(
-    call: Call, method: Method, objective: bool
+    call: Call, method: Method, dtype: torch.dtype | None, objective: bool
 ) -> AbstractContextManager[Call]:
     cotangent = None if objective else call.task.cotangent
     given = Given(
-        mapping={i: _double(v) for i, v in call.guard.copies().items()},
+        mapping={i: converted(v, dtype) for i, v in call.guard.copies().items()},
         parameters=call.parameters,
-        cotangent=None if cotangent is None else cotangent.detach().double(),
+        cotangent=None if cotangent is None else converted(cotangent.detach(), dtype),
         start=call.guard.start,
         planner=Planner(call.planner.budget, Known()),
         objective=objective,
     )
-    inputs = map_leaves(_double, call.request.inputs)
+    inputs = map_leaves(lambda v: converted(v, dtype), call.request.inputs)
     request = replace(call.request, inputs=inputs, method=method)
     return open_call(request, given=given)
 
@@ -100,17 +121,13 @@ def _agrees(double: Call, method: Method) -> bool | None:
     return gap is None
 
 
-def _double(value: Any) -> Any:
-    return converted(value, torch.float64)
-
-
-def converted(value: Any, dtype: torch.dtype) -> Any:
-    """Return a private floating value in another precision; a parameter stays one."""
+def converted(value: Any, dtype: torch.dtype | None) -> Any:
+    """Return a private copy, floating values in ``dtype``; a parameter stays one."""
     if isinstance(value, Shared):
         return Shared(converted(value.tensor, dtype))
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    copy = value.detach().to(dtype, copy=True)
+    copy = value.detach().to(dtype or value.dtype, copy=True)
     if isinstance(value, nn.Parameter):
         return nn.Parameter(copy, requires_grad=value.requires_grad)
     return copy.requires_grad_(value.requires_grad)

@@ -17,6 +17,12 @@ from gradkit.numerics._truth import truth_of
 
 __all__ = ["assert_agreement", "compare_methods"]
 
+_WORDS = {
+    "different": "is different",
+    "convention": "follows another convention",
+    "overflow": "overflows",
+}
+
 
 def compare_methods(
     function: Callable[..., Any] | str,
@@ -50,7 +56,8 @@ def compare_methods(
         and a verdict: *equal* (bit for bit), *rounding*, *branch* (rounding changed a
         decision, such as the sign at a ReLU, and the rows are those of the other
         decision), *convention* (a known fork: ``no_grad`` in forward mode,
-        ``padding_idx``, a tie), *unresolved* (the referee itself stayed below
+        ``padding_idx``, a tie), *overflow* (the model's own precision cannot hold a
+        number of it), *unresolved* (the referee itself stayed below
         float64), or *different*, then with what the difference looks like. A method
         that does not apply is *skipped*, with the reason.
 
@@ -104,9 +111,9 @@ def assert_agreement(
         The report of :func:`compare_methods`, which is true.
 
     Raises:
-        AgreementError: A method is *different*, or follows another *convention*; the
-            text names the worst entry, both values, and what the difference looks
-            like. ``report`` is the whole report.
+        AgreementError: A method is *different*, follows another *convention*, or
+            *overflow* spoils it; the text names the worst entry, both values, and
+            what the difference looks like. ``report`` is the whole report.
         InputError: As :func:`compare_methods`.
         SampleDependenceError: As :func:`compare_methods`.
         UnsupportedModelError: As :func:`compare_methods`.
@@ -129,11 +136,10 @@ def assert_agreement(
     if not report.disagreeing:
         texts = [f"{m.name!r} cannot be compared: {m.reason}" for m in report.methods]
     for method in report.disagreeing:
+        found = [str(method.worst)] if method.worst else []
         why = "; ".join([*filter(None, [method.reason]), *method.hints])
-        texts.append(
-            f"{method.name!r} is {method.verdict}: {method.worst}"
-            + (f". {why[:1].upper()}{why[1:]}" if why else "")
-        )
+        found += [why[:1].upper() + why[1:]] if why else []
+        texts.append(f"{method.name!r} {_WORDS[method.verdict]}: {'. '.join(found)}")
     error = AgreementError(
         f"the methods of {report.function} must agree with {report.referee} to"
         f" rounding; {'. '.join(texts)}",

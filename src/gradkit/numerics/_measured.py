@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gradkit._call._open import Call
 from gradkit._call._proof import describe
-from gradkit._call._solve import errors_of, reason_for
+from gradkit._call._solve import check_rows, errors_of, reason_for
 from gradkit._explain import sizes_by_name
+from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
 from gradkit.errors import InputError, UnsupportedModelError
@@ -34,6 +35,8 @@ def judged(call: Call, method: Method, truth: Truth) -> MethodReport:
         except UnsupportedModelError as error:
             reason = error.message
         except InputError as error:
+            if error.argument == "method":
+                return MethodReport(method.name, "different", error.message)
             # A call inside the model refuses what torch.func makes of its inputs.
             if not getattr(error, "transformed", False):
                 raise
@@ -64,6 +67,17 @@ def _measured(
         )
         reason = _convention(method, truth)
         verdict = "different" if reason is None else "convention"
+        refused = _refused(call, method, rows) if reason is None else None
+        if refused is not None:
+            return MethodReport(method.name, "skipped", refused)
+    nothing = verdict == "rounding" and _says_nothing(truth, rows[0].dtype)
+    if verdict == "overflow" or (nothing and truth.overflows):
+        verdict, reason = "overflow", _beyond(truth)
+    elif nothing:
+        reason = (
+            "rounding may come to more than the numbers themselves here, so that this"
+            " says nothing. Compare in a wider dtype"
+        )
     if truth.lower and verdict != "equal":
         verdict = "unresolved"
     error, relative, ulps = _sizes(rows, truth)
@@ -73,6 +87,17 @@ def _measured(
     )  # fmt: skip
 
 
+def _refused(call: Call, method: Method, rows: list[Tensor]) -> str | None:
+    """Return why a call that asks for this method is refused after it has run.
+
+    Of methods of the caller's own, which are what is examined, nothing is forgiven.
+    """
+    if METHODS.get(method.name) is not method:
+        return None
+    reason = check_rows(call, method, rows)
+    return None if reason is None else f"a call with it is refused: {reason}"
+
+
 def _convention(method: Method, truth: Truth) -> str | None:
     """Return the known fork that a difference may come of."""
     for name, text in truth.conventions.items():
@@ -80,6 +105,23 @@ def _convention(method: Method, truth: Truth) -> str | None:
         if not cut or method.mode == "forward":
             return f"a convention, not rounding: {text}"
     return None
+
+
+def _beyond(truth: Truth) -> str:
+    places = ", ".join(f"{name} ({n})" for name, n in truth.overflows.items())
+    return (
+        f"{str(truth.dtype).removeprefix('torch.')} cannot hold what is computed in"
+        f" {places}, so no method can be right there. Scale the numbers, or compute in"
+        " a wider dtype"
+    )
+
+
+def _says_nothing(truth: Truth, dtype: torch.dtype) -> bool:
+    """Whether what is allowed is larger than all that is compared."""
+    pairs = zip(bounds_of(truth, dtype), truth.rows, strict=True)
+    norms = [(float(b.norm()), float(r.norm())) for b, r in pairs if r.numel()]
+    right = max((r for _, r in norms), default=0.0)
+    return right > 0 and max(b for b, _ in norms) > right
 
 
 def _sizes(rows: list[Tensor], truth: Truth) -> tuple[float, float, int]:

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-__all__ = ["Promoted", "promoting"]
+from gradkit.numerics._operations import name_of
+
+__all__ = ["Promoted", "promoting", "widening"]
 
 #: What is computed in instead.
 _WIDER = {
@@ -26,6 +28,12 @@ _DRAWS = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "berno
 _DRAWS_IN_PLACE = frozenset(
     ("normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_")
 )
+#: Make numbers that a precision may not hold.
+_CONSTANTS = frozenset(
+    ("full", "full_like", "new_full", "linspace", "logspace", "arange", "scalar_tensor")
+)
+#: What ``torch.tensor`` and the like end in.
+_LIFTED = frozenset(("lift_fresh", "lift_fresh_copy"))
 #: Reads bits, which have the width they have.
 _OF_BITS = frozenset(("view.dtype",))
 
@@ -39,17 +47,53 @@ class Promoted(TorchDispatchMode):
         asked: The floating dtypes below float64 that were asked for.
     """
 
-    def __init__(self, default: torch.dtype, drawn_in: torch.dtype) -> None:
+    def __init__(
+        self, default: torch.dtype, drawn_in: torch.dtype, *, as_made: bool = False
+    ) -> None:
         super().__init__()
         self._default, self._drawn_in = default, drawn_in
+        self._as_made = as_made
         self.lower: Counter[str] = Counter()
         self.asked: set[torch.dtype] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = func._schema.name.removeprefix("aten::")
         kwargs = dict(kwargs or {})
+        if not self._as_made:
+            return self._promoted(func, args, kwargs)
+        name = name_of(func)
+        if name in _CONSTANTS or name in _LIFTED:
+            return self._constant(func, name, args, kwargs)
+        # Whole numbers are divided in the default dtype.
+        with _default(torch.float64):
+            return self._promoted(func, args, kwargs)
+
+    def _constant(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make a constant as the model itself does, and widen it."""
+        asked = kwargs.get("dtype")
+        like = bool(args) and isinstance(args[0], Tensor)
+        like = like and asked is None and args[0].dtype == torch.float64
+        if name not in _LIFTED and (like or asked == torch.float64):
+            # Of what is promoted here, the dtype was another.
+            try:
+                result = func(*args, **{**kwargs, "dtype": self._drawn_in})
+            except RuntimeError:  # it cannot hold a number such as float64's largest
+                result = func(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
+        if result.dtype not in _WIDER:
+            return result
+        if asked in _WIDER:
+            self.asked.add(asked)
+        return result.to(_WIDER[result.dtype])
+
+    def _promoted(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        name = name_of(func)
         if name in _DRAWS and "dtype" in {a.name for a in func._schema.arguments}:
             like = self._drawn_in if name.endswith("_like") else self._default
             asked = kwargs.get("dtype") or like
@@ -107,7 +151,32 @@ class Promoted(TorchDispatchMode):
 
 
 @contextmanager
-def promoting(drawn_in: torch.dtype | None = None) -> Iterator[Promoted]:
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def widening(own: torch.dtype) -> Iterator[Promoted]:
+    """Compute in float64 what a model computes, but on the very numbers it makes.
+
+    As :func:`promoting`, for a model whose own precision is known: a constant that it
+    makes in a lower one, such as ``torch.linspace`` in the default dtype, is data like
+    its parameters, and is widened as it is.
+
+    Args:
+        own: What is made or drawn in that takes its dtype from a tensor.
+    """
+    with Promoted(torch.get_default_dtype(), own, as_made=True) as seen:
+        yield seen
+
+
+@contextmanager
+def promoting() -> Iterator[Promoted]:
     """Compute in float64 what is computed inside, whatever a model asks for.
 
     Many models cast inside (a norm in ``x.float()``, scores in float32, autocast of
@@ -115,10 +184,6 @@ def promoting(drawn_in: torch.dtype | None = None) -> Iterator[Promoted]:
     factories and the default dtype are promoted, and so are lower tensors that an
     operation takes; random numbers are drawn as they were asked for and widened.
     Parameters are not changed: pass copies in float64, or they are widened at use.
-
-    Args:
-        drawn_in: What random numbers are drawn in that take their dtype from a tensor,
-            as ``randn_like`` of what is promoted; by default the default dtype.
 
     Returns:
         A context manager that yields what was seen: ``lower`` counts the operations
@@ -138,10 +203,5 @@ def promoting(drawn_in: torch.dtype | None = None) -> Iterator[Promoted]:
         (torch.float64, 1.0, {})
     """
     before = torch.get_default_dtype()
-    seen = Promoted(before, drawn_in or before)
-    try:
-        torch.set_default_dtype(torch.float64)
-        with seen:
-            yield seen
-    finally:
-        torch.set_default_dtype(before)
+    with _default(torch.float64), Promoted(before, before) as seen:
+        yield seen

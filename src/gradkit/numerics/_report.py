@@ -52,7 +52,7 @@ class MethodReport:
     Args:
         name: The method.
         verdict: ``"equal"``, ``"rounding"``, ``"branch"``, ``"convention"``,
-            ``"unresolved"``, ``"different"``, or ``"skipped"``.
+            ``"overflow"``, ``"unresolved"``, ``"different"``, or ``"skipped"``.
         reason: Why it was skipped, or what the convention is.
         seconds: What one run took, without the forward that all methods share.
         error: The largest absolute error.
@@ -121,7 +121,9 @@ class AgreementReport:
     def disagreeing(self) -> tuple[MethodReport, ...]:
         """The methods that differ by more than rounding."""
         return tuple(
-            m for m in self.methods if m.verdict in ("different", "convention")
+            m
+            for m in self.methods
+            if m.verdict in ("different", "convention", "overflow")
         )
 
     def __bool__(self) -> bool:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +13,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradkit._call._open import Call
-from gradkit._call._referee import in_double
+from gradkit._call._referee import reopened
 from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
+from gradkit._methods._method import Method
 from gradkit.errors import InputError
 from gradkit.numerics._decisions import Decision, Decisions, flips
-from gradkit.numerics._promoting import Promoted, promoting
+from gradkit.numerics._operations import coarsest
+from gradkit.numerics._own import Own, Precisions
+from gradkit.numerics._promoting import Promoted, widening
+from gradkit.numerics._range import Limited
 from gradkit.numerics._rounding import Rounding
-from gradkit.numerics._ulps import unit_roundoff
 
 __all__ = ["Truth", "truth_of"]
 
@@ -46,6 +48,9 @@ class Truth:
         flips: Where decisions change with rounding, and how many.
         unsettled: ``(N,)``, the samples whose decisions nearly always change.
         lower: The operations that stayed below float64.
+        overflows: The operations whose results the model's own precision cannot hold,
+            and how many numbers of theirs.
+        limited: Then the rows that come of it.
         scales: By what factor rounding moves all entries of a source at once, the
             root mean square; ``None`` where decisions change in every run.
     """
@@ -59,6 +64,8 @@ class Truth:
     flips: dict[tuple[str, str], int] = field(default_factory=dict)
     unsettled: Tensor | None = None
     lower: dict[str, int] = field(default_factory=dict)
+    overflows: dict[str, int] = field(default_factory=dict)
+    limited: list[Tensor] | None = None
     scales: list[float | None] = field(default_factory=list)
 
 
@@ -70,22 +77,21 @@ def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
         watched: From a count to ``range(count)``, with a bar if it takes long.
     """
     _refuse_too_large(call)
-    rows, decisions, seen = _run(call, None)
-    coarsest = {call.precision, *_computed_in(call)}
-    dtype = max(coarsest, key=lambda d: torch.finfo(d).eps)
+    own = _own(call)
+    precisions = Precisions(call.precision, own.steps)
+    rows, decisions, seen = _run(call)
     found = Truth(
-        rows, [torch.zeros_like(r) for r in rows], dtype, decisions.found,
-        decisions.conventions, lower=dict(seen.lower),
+        rows, [], coarsest([call.precision, *(step.dtype for step in own.steps)]),
+        decisions.found, decisions.conventions, lower=dict(seen.lower),
     )  # fmt: skip
-    samples = call.task.samples
-    alike = torch.zeros(samples)
-    every = [torch.zeros_like(r) for r in rows]
-    factors: list[list[tuple[bool, float]]] = [[] for _ in rows]
+    if own.infinite:
+        _overflow(call, precisions, found)
     generator = torch.Generator(device="cpu")
     generator.manual_seed(0)
+    spread = _Spread(rows, call.task.samples)
     for _ in watched(RUNS):
-        moved, other, _ = _run(call, Rounding(unit_roundoff(dtype), generator))
-        counts, touched = flips(found.decisions, other.found, samples)
+        moved, other, _ = _run(call, Rounding(precisions, generator))
+        counts, touched = flips(found.decisions, other.found, call.task.samples)
         lost = _lost(moved, rows)
         if bool(lost.any()):
             # An error has pushed a root or the like out of its domain.
@@ -95,25 +101,65 @@ def truth_of(call: Call, watched: Callable[[int], Iterator[int]]) -> Truth:
             found.flips[place] = max(found.flips.get(place, 0), count)
         if bool(touched.any()):
             found.others.append((touched, moved))
-        for place, (now, row) in enumerate(zip(moved, rows, strict=True)):
-            factor = _factor(now, row)
-            if math.isfinite(factor):
-                factors[place].append((bool(touched.any()), factor))
-        alike += ~touched
-        for total, whole, now, row in zip(
-            found.spread, every, moved, rows, strict=True
-        ):
-            squared = (now - row).square().nan_to_num(nan=0.0, posinf=0.0)
-            whole += squared
-            total += torch.where(touched[:, None, None].to(row.device), 0.0, squared)
-    found.scales = [_scale(several) for several in factors]
-    few = alike < _FEWEST
-    found.unsettled = few
-    for i, (total, whole) in enumerate(zip(found.spread, every, strict=True)):
-        lone = few[:, None, None].to(total.device)
-        counts = alike.clamp(min=1)[:, None, None].to(total)
-        found.spread[i] = torch.where(lone, whole / RUNS, total / counts).sqrt()
+        spread.add(moved, touched)
+    found.unsettled = spread.alike < _FEWEST
+    found.spread, found.scales = spread.of_entries(), spread.of_factors()
     return found
+
+
+def _overflow(call: Call, precisions: Precisions, found: Truth) -> None:
+    """Note what becomes of the rows where numbers are beyond the model's precision."""
+    limited = Limited(precisions)
+    rows, _, _ = _run(call, limited)
+    if limited.found:
+        found.overflows, found.limited = limited.found, rows
+
+
+class _Spread:
+    """How far runs with errors put in scatter around the referee's rows."""
+
+    def __init__(self, rows: list[Tensor], samples: int) -> None:
+        self._rows = rows
+        #: Squares of numbers as large as float64 holds are larger.
+        self._units = [_largest(r) or 1.0 for r in rows]
+        self._alike = [torch.zeros_like(r) for r in rows]
+        self._all = [torch.zeros_like(r) for r in rows]
+        self._factors: list[list[tuple[bool, float]]] = [[] for _ in rows]
+        #: ``(N,)``, how many runs decided as the referee.
+        self.alike = torch.zeros(samples)
+
+    def add(self, moved: list[Tensor], touched: Tensor) -> None:
+        """Take a run, and for which samples it decided otherwise."""
+        self.alike += ~touched
+        for i, (now, row) in enumerate(zip(moved, self._rows, strict=True)):
+            gap = ((now - row) / self._units[i]).nan_to_num(0.0, 0.0, 0.0)
+            self._all[i] += gap.square()
+            other = touched[:, None, None].to(row.device)
+            self._alike[i] += torch.where(other, 0.0, gap.square())
+            square = float((row / self._units[i]).square().sum())
+            factor = (
+                float((gap * row / self._units[i]).sum()) / square if square else 0.0
+            )
+            if math.isfinite(factor):
+                self._factors[i].append((bool(touched.any()), factor))
+
+    def of_entries(self) -> list[Tensor]:
+        """Return root mean squares, of runs with the referee's decisions if any."""
+        few, found = self.alike < _FEWEST, []
+        for unit, alike, whole in zip(self._units, self._alike, self._all, strict=True):
+            lone = few[:, None, None].to(whole.device)
+            counts = self.alike.clamp(min=1)[:, None, None].to(whole)
+            found.append(unit * torch.where(lone, whole / RUNS, alike / counts).sqrt())
+        return found
+
+    def of_factors(self) -> list[float | None]:
+        """Return by what factor all entries of a source are moved at once, alike."""
+        return [_scale(factors) for factors in self._factors]
+
+
+def _largest(rows: Tensor) -> float:
+    """Return the largest finite entry's size."""
+    return float(rows.abs().nan_to_num(0.0, 0.0, 0.0).max()) if rows.numel() else 0.0
 
 
 def _scale(factors: list[tuple[bool, float]]) -> float | None:
@@ -133,34 +179,21 @@ def _lost(moved: list[Tensor], rows: list[Tensor]) -> Tensor:
     ).any(0)  # fmt: skip
 
 
-def _factor(moved: Tensor, rows: Tensor) -> float:
-    """Return by what factor all entries were moved at once."""
-    square = float(rows.square().sum())
-    return float(((moved - rows) * rows).sum()) / square if square else 0.0
+def _own(call: Call) -> Own:
+    """Return what the referee's computation does in the model's own precision."""
+    method = _method(call)
+    evaluates = call.request.takes_objective
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        Own() as seen,
+        reopened(call, method, objective=evaluates) as own,
+    ):
+        collected(method, own.task)
+    return seen
 
 
-class _Dtypes(TorchDispatchMode):
-    """Collects the dtypes that floating numbers are computed in from others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[torch.dtype] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        floating = any(isinstance(a, Tensor) and a.is_floating_point() for a in args)
-        if floating and isinstance(result, Tensor) and result.is_floating_point():
-            self.found.add(result.dtype)
-        return result
-
-
-def _computed_in(call: Call) -> set[torch.dtype]:
-    """Return the dtypes of a plain forward, also of autocast inside the model."""
-    with _Dtypes() as seen:
-        call.task.forwards.graph(slice(None) if call.inputs.batched else None)
-    return seen.found
+def _method(call: Call) -> Method:
+    return METHODS["onehot" if call.task.kind == "inputs" else "rows"]
 
 
 def _refuse_too_large(call: Call) -> None:
@@ -176,21 +209,22 @@ def _refuse_too_large(call: Call) -> None:
 
 
 def _run(
-    call: Call, rounding: Rounding | None
+    call: Call, errors: TorchDispatchMode | None = None
 ) -> tuple[list[Tensor], Decisions, Promoted]:
     """Return the rows of a float64 run, its decisions, and what it was seen to do."""
-    method = METHODS["onehot" if call.task.kind == "inputs" else "rows"]
+    method = _method(call)
     decisions = Decisions(call.target.root)
     with ExitStack() as stack:
-        seen = stack.enter_context(promoting(call.task.graph.dtype))
+        seen = stack.enter_context(widening(call.precision))
         # Fused attention is opened, so that its operations can be met.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if rounding is not None:
-            stack.enter_context(rounding)
+        if errors is not None:
+            stack.enter_context(errors)
         # Sees each operation whole, before errors are put into its parts.
         stack.enter_context(decisions)
+        evaluates = call.request.takes_objective
         double = stack.enter_context(
-            in_double(call, method, objective=call.request.takes_objective)
+            reopened(call, method, torch.float64, objective=evaluates)
         )
         found = [r.double() for r in collected(method, double.task)]
     return found, decisions, seen

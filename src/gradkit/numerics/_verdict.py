@@ -81,15 +81,22 @@ def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
         most = float(part.max()) if part.numel() else 0.0
         if part.numel() and (worst is None or most > beyond):
             beyond, worst = most, _at(part, i, rows, truth.rows[i], limit)
-    scaled = any(_is_scaled(f, truth, i) for i, f in enumerate(found))
+    scaled = _are_scaled(found, truth.rows, truth)
+    if scaled and truth.limited is not None and not bool(over.any()):
+        scaled = _are_scaled(found, truth.limited, truth)
+        return "different" if scaled else "overflow", worst
     if not bool(over.any()):
         unsettled = truth.unsettled is not None and bool(truth.unsettled.any())
         verdict = "branch" if unsettled else "rounding"
         return ("different", worst) if scaled else (verdict, worst)
+    verdict = "branch"
     for n in over.nonzero()[:, 0].tolist():
-        if not _by_another_branch(found, truth, n):
+        if _by_another_branch(found, truth, n):
+            continue
+        if not _by_overflow(found, truth, n):
             return "different", worst
-    return "branch", worst
+        verdict = "overflow"
+    return verdict, worst
 
 
 def _same(found: Tensor, right: Tensor) -> bool:
@@ -114,21 +121,27 @@ def _at(part: Tensor, source: int, rows: Tensor, right: Tensor, limit: Tensor) -
     )  # fmt: skip
 
 
-def _is_scaled(rows: Tensor, truth: Truth, source: int) -> bool:
+def _are_scaled(
+    found: Sequence[Tensor], right: Sequence[Tensor], truth: Truth
+) -> bool:
     """Whether all entries are off by one factor that no rounding makes of them.
 
     Errors of single entries average out over many; a common factor does not. Errors
     that are common to all, as of an elementary function, are a few roundoffs.
     """
-    right = truth.rows[source]
+    return any(
+        known is not None
+        and abs(_factor(f, r)) > max(FACTOR * known, 4 * unit_roundoff(f.dtype))
+        for f, r, known in zip(found, right, truth.scales, strict=True)
+    )
+
+
+def _factor(rows: Tensor, right: Tensor) -> float:
+    """Return by what part of ``right`` rows are off, if they all are; else 0."""
     square = float(right.square().sum())
-    known = truth.scales[source]
-    if not square or known is None:
-        return False
     gap = rows.detach().double() - right
-    factor = abs(float((gap * right).sum()) / square)
-    limit = max(FACTOR * known, 4 * unit_roundoff(truth.dtype))
-    return bool(torch.isfinite(gap).all()) and factor > limit
+    finite = bool(torch.isfinite(gap).all()) and 0 < square < float("inf")
+    return float((gap * right).sum()) / square if finite else 0.0
 
 
 def _by_another_branch(found: Sequence[Tensor], truth: Truth, sample: int) -> bool:
@@ -144,3 +157,17 @@ def _by_another_branch(found: Sequence[Tensor], truth: Truth, sample: int) -> bo
         if fits:
             return True
     return False
+
+
+def _by_overflow(found: Sequence[Tensor], truth: Truth, sample: int) -> bool:
+    """Whether a sample's rows are what its own precision's range makes of them."""
+    if truth.limited is None:
+        return False
+    for i, rows in enumerate(found):
+        here, limit = rows[sample], 2 * bounds_of(truth, rows.dtype)[i][sample]
+        # Which infinities meet, and give NaN, is a matter of order.
+        fits = ~here.isfinite() | (_gap(here, truth.rows[i][sample]) <= limit)
+        fits |= _gap(here, truth.limited[i][sample]) <= limit
+        if not bool(fits.all()):
+            return False
+    return True
