@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import gradkit as gk
@@ -142,6 +143,29 @@ NORMWISE: dict[str, Model] = {
         .flatten(1)[:, :5]
     ),
     "index_put": two_places,
+    "resized": lambda x: F.interpolate(
+        square(x)[:, None], size=(17, 13), mode="bilinear"
+    ).flatten(1)[:, 30:40],
+    "bicubic": lambda x: F.interpolate(
+        square(x)[:, None], scale_factor=2.3, mode="bicubic"
+    ).flatten(1)[:, 30:40],
+    "layer norm of a large mean": lambda x: F.layer_norm(100 + x, (36,))[:, :5],
+    "batch norm of a large mean": lambda x: (
+        F.batch_norm(100 + square(x), torch.full((6,), 100.0), torch.ones(6)).flatten(
+            1
+        )[:, :5]
+        ** 2
+    ),
+    "product": lambda x: x.prod(1, keepdim=True),
+    "digamma near its root": lambda x: (
+        torch.digamma(1.4616 + 1e-3 * x)[:, :5] * x[:, :5]
+    ),
+    "fold": lambda x: F.fold(x.reshape(-1, 9, 4).sin(), (4, 4), (3, 3)).flatten(1)[
+        :, :5
+    ],
+    "near points": lambda x: torch.cdist(
+        1 + 1e-3 * square(x), 1 - 1e-3 * square(x)
+    ).flatten(1)[:, :5],
 }
 
 

@@ -13,22 +13,31 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "PRODUCTS",
     "SEVERAL",
-    "SINGLE",
     "SUMS",
     "TRANSFORMS",
     "coarsest",
     "is_exact",
     "is_solved",
+    "is_unknown",
     "keeps_scalars",
     "name_of",
-    "opened",
+    "reach_of",
     "rounds",
+    "samples",
+    "units_of",
 ]
 
 
 def _repeats(index: Tensor) -> int:
     return int(index.flatten().bincount().max()) if index.numel() else 1
+
+
+def _taps(weight: Tensor, transposed: bool, groups: int) -> int:
+    """Return how many products make an entry of a convolution."""
+    most = weight.numel() // max(groups * weight.shape[1], 1)
+    return most if transposed else weight[0].numel()
 
 
 def _put(x: Tensor, indices: Any, values: Tensor) -> int:
@@ -47,13 +56,17 @@ SUMS: dict[str, Callable[..., Any]] = {
     "mv": lambda a, b: a.shape[1],
     "addmv": lambda c, a, b: a.shape[1] + 1,
     "dot": lambda a, b: a.shape[0],
+    "addr": lambda c, a, b: 2,
+    "addbmm": lambda c, a, b: a.shape[0] * a.shape[2] + 1,
+    "_trilinear": lambda *given: max(t.numel() for t in given[:3]) ** 0.5,
     "sum": lambda x, *_: x.numel(),
+    "nansum": lambda x, *_: x.numel(),
     "mean": lambda x, *_: x.numel(),
     "cumsum": lambda x, axis, *_: x.shape[axis],
-    "convolution": lambda x, w, *_: w[0].numel() + 1,
-    "convolution_backward": lambda g, x, w, *_: (
-        max(w.numel() // w.shape[1], 1),
-        *[max(g.numel() // w.shape[0], 1)] * 2,
+    "convolution": lambda x, w, *more: _taps(w, more[4], more[6]) + 1,
+    "convolution_backward": lambda g, x, w, *more: (
+        _taps(w, not more[4], more[6]),
+        *[max(g.numel() // g.shape[1], x.numel() // x.shape[1], 1)] * 2,
     ),
     "embedding_dense_backward": lambda g, index, *_: _repeats(index),
     "index_add": lambda x, axis, index, *_: _repeats(index) + 1,
@@ -78,7 +91,7 @@ _EXACT = frozenset(
         "empty_strided", "new_empty", "new_zeros", "new_ones", "new_full",
         "zeros_like", "ones_like", "full_like", "rand", "randn", "rand_like",
         "randn_like", "bernoulli", "bernoulli_", "normal", "normal_", "uniform_",
-        "max_pool2d_with_indices", "index_put", "index_put_",
+        "max_pool2d_with_indices", "index_put", "index_put_", "put",
         "scatter", "select_backward", "slice_backward", "select_scatter",
         "slice_scatter", "diagonal_scatter", "diagonal_backward", "as_strided_scatter",
         "unfold_backward", "im2col", "hardtanh", "hardtanh_backward", "floor", "ceil",
@@ -86,43 +99,100 @@ _EXACT = frozenset(
         "value_selecting_reduction_backward", "reflection_pad1d", "reflection_pad2d",
         "replication_pad1d", "replication_pad2d", "_reshape_alias", "_unsafe_view",
         "pixel_shuffle", "channel_shuffle", "detach", "masked_select",
+        "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+        "reflection_pad3d", "replication_pad3d", "take", "cummax", "cummin", "mode",
+        "nanmedian", "aminmax", "masked_scatter", "index_copy", "index_fill", "fill",
+        "copy", "complex", "conj_physical", "diag_embed", "fmod", "nan_to_num",
+        "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not",
+        "logical_xor", "isnan", "isfinite", "isinf", "isposinf", "isneginf", "signbit",
+        "any", "all", "equal", "argmax", "argmin", "nonzero", "searchsorted",
+        "bucketize", "heaviside", "copysign", "item", "_local_scalar_dense", "unique",
+        "hann_window", "hamming_window", "blackman_window", "bartlett_window",
+        "kaiser_window", "logspace", "frac", "isclose", "allclose", "unique_dim",
     }
 )  # fmt: skip
 #: These add up where they are told to, by their fourth argument.
-_ADDING = frozenset(("index_put", "index_put_", "_index_put_impl_"))
+_ADDING = frozenset(("index_put", "index_put_", "_index_put_impl_", "put", "put_"))
 _EXACT_IF_REAL = frozenset(("abs", "abs_", "sgn"))
 _DRAWN = frozenset(
     ("bernoulli", "bernoulli_", "native_dropout", "normal", "normal_", "uniform_",
      "exponential_", "cauchy_", "log_normal_", "geometric_", "arange")
 )  # fmt: skip
-#: Fast Fourier transforms: an entry's error follows the size of all along the axes,
-#: in ``log2(n)`` steps (Higham 2002, theorem 24.2).
+#: Fast Fourier transforms.
 TRANSFORMS = frozenset(("_fft_c2c", "_fft_r2c", "_fft_c2r"))
-#: Factorizations and what is solved with them, by the head of their names: the result
-#: is that of matrices that are off by a few roundoffs of their largest entry (Higham
-#: 2002, chs. 9, 10, 19).
+#: Factorizations and what is solved with them, by the head of their names.
 _SOLVED = (
     "linalg_", "_linalg_", "cholesky", "_cholesky", "lu_", "triangular_solve",
     "geqrf", "ormqr", "orgqr", "matrix_exp",
 )  # fmt: skip
 _NOT_SOLVED = ("linalg_vector_norm", "linalg_cross")
-#: One rounding; others are taken for several.
-SINGLE = frozenset(
-    ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "sqrt")
-)
-#: What an elementary function may be off by, in units of roundoff, and what is known
-#: of no operation: torch's vector functions keep within one unit in the last place.
+#: How many factors one entry has.
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "prod": lambda x, *_: x.numel(),
+    "cumprod": lambda x, axis, *_: x.shape[axis] if x.ndim else 1,
+}
+#: One rounding.
+_SINGLE = frozenset(
+    ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "sqrt",
+     "reciprocal", "square", "remainder")
+)  # fmt: skip
+#: What an elementary function may be off by, in units of roundoff: torch's vector
+#: functions keep within one or two units in the last place.
 SEVERAL = 4.0
+_ELEMENTARY = frozenset(
+    (
+        "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan",
+        "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh",
+        "atan2", "hypot", "pow", "rsqrt", "sigmoid", "erf", "erfc", "abs", "angle",
+        "polar", "exp_", "tanh_", "sigmoid_", "pow_", "silu_", "rsqrt_", "log_",
+    )
+)  # fmt: skip
+#: In these the places of samples are rounded too, to a part of the whole axis.
+_SAMPLING = ("upsample_", "_upsample_", "grid_sampler_")
 
 
 def name_of(func: Any) -> str:
-    """Return an operation's name, without its namespace and overload."""
-    return func._schema.name.removeprefix("aten::")
+    """Return an operation's name, without its overload; of torch's own, ``aten``."""
+    name = func._schema.name
+    # Primitives round as what they are called.
+    return name if name == "prims::var" else name.split("::")[-1]
 
 
 def is_solved(name: str) -> bool:
     """Whether an operation factorizes a matrix, or solves with one."""
     return name.startswith(_SOLVED) and not name.startswith(_NOT_SOLVED)
+
+
+def units_of(name: str) -> float:
+    """Return by how many roundoffs an operation's result is off."""
+    return 1.0 if name in _SINGLE else SEVERAL
+
+
+def is_unknown(func: Any) -> bool:
+    """Whether nothing is known of an operation but that it is a sound one."""
+    name = name_of(func)
+    known = name in _SINGLE or name in _ELEMENTARY or name in PRODUCTS
+    return not known and not func._schema.is_mutable
+
+
+def reach_of(name: str, value: Tensor) -> float:
+    """Return by how many roundoffs an argument may be off to explain a result.
+
+    Args:
+        name: Of an operation that nothing more is known of.
+        value: The argument.
+    """
+    if samples(name):
+        return float(max(value.shape[2:], default=1))
+    if "_reduce" in name or name == "scatter":
+        return max(SEVERAL, value.numel() ** 0.5)
+    return SEVERAL
+
+
+def samples(name: str) -> bool:
+    """Whether an operation reads between the entries of its argument."""
+    return name.startswith(_SAMPLING)
 
 
 def rounds(value: Any) -> bool:
@@ -151,34 +221,6 @@ def is_exact(func: Any, args: Sequence[Any]) -> bool:
         return False
     if name in _ADDING and len(args) > 3:
         return not args[3]
+    if "reduce" in func._overloadname:
+        return False
     return not (name in _EXACT_IF_REAL and args[0].is_complex())
-
-
-_OPENED: dict[Any, Callable[..., Any]] = {}
-#: Kernels that are many operations in one, by the head of their names.
-_KERNELS = (
-    "native_layer_norm", "native_group_norm", "native_batch_norm",
-    "_native_batch_norm_legit", "_batch_norm", "_softmax", "_log_softmax", "nll_loss",
-    "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-    "soft_margin_loss", "gelu", "silu", "softplus", "mish", "elu", "celu", "selu",
-    "glu", "logsumexp", "var", "std", "linalg_vector_norm", "norm", "tanh_backward",
-    "sigmoid_backward", "log_sigmoid", "hardswish", "hardsigmoid", "_prelu", "addcmul",
-    "addcdiv", "lerp", "rms_norm", "_fused_rms_norm", "cosine_similarity", "logit",
-    "special_entr", "xlogy",
-)  # fmt: skip
-
-
-def opened(func: Any) -> Callable[..., Any] | None:
-    """Return what a kernel of many operations consists of; ``None`` for others."""
-    return None if name_of(func) in SUMS else _opened().get(func)
-
-
-def _opened() -> dict[Any, Callable[..., Any]]:
-    if not _OPENED:
-        from torch._decomp import decomposition_table  # takes a while to import
-
-        for func, opened in decomposition_table.items():
-            name = str(getattr(func, "_schema", func)).removeprefix("aten::")
-            if name.startswith(tuple(_KERNELS)):
-                _OPENED[func] = opened
-    return _OPENED

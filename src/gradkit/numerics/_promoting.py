@@ -30,8 +30,12 @@ _DRAWS_IN_PLACE = frozenset(
 )
 #: Make numbers that a precision may not hold.
 _CONSTANTS = frozenset(
-    ("full", "full_like", "new_full", "linspace", "logspace", "arange", "scalar_tensor")
-)
+    (
+        "full", "full_like", "new_full", "linspace", "logspace", "arange",
+        "scalar_tensor", "hann_window", "hamming_window", "blackman_window",
+        "bartlett_window", "kaiser_window",
+    )
+)  # fmt: skip
 #: What ``torch.tensor`` and the like end in.
 _LIFTED = frozenset(("lift_fresh", "lift_fresh_copy"))
 #: Reads bits, which have the width they have.

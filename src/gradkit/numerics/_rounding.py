@@ -16,7 +16,7 @@ running with random errors: Parker, "Monte Carlo Arithmetic" (UCLA CSD-970002, 1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,18 +25,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from gradkit.numerics._operations import (
-    SEVERAL,
-    SINGLE,
-    SUMS,
-    TRANSFORMS,
-    is_exact,
-    is_solved,
-    keeps_scalars,
-    name_of,
-    opened,
-    rounds,
-)
+from gradkit.numerics._errors import may_be_off, size_of_error
+from gradkit.numerics._kernels import opened
+from gradkit.numerics._operations import is_exact, keeps_scalars, name_of, rounds
 from gradkit.numerics._own import Precisions, Step
 from gradkit.numerics._ulps import unit_roundoff
 
@@ -61,30 +52,24 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        given = args, dict(kwargs or {})
         if is_exact(func, args):
             if not keeps_scalars(func):
-                args, kwargs = self._with_scalars(args, kwargs, self._own)
-            return func(*args, **kwargs)
-        name = name_of(func)
-        step = self._whole or self._following(name)
-        if any(step.casts) and self._whole is None:
-            args, kwargs = self._with_casts(args, kwargs, step)
-        args, kwargs = self._with_scalars(args, kwargs, step.dtype)
+                given = self._with_scalars(given, self._own)
+            return func(*given[0], **given[1])
+        step = self._whole or self._following(name_of(func))
+        if self._whole is None and any(step.casts) and not func._schema.is_mutable:
+            given = self._with_casts(given, step)
+        given = self._with_scalars(given, step.dtype)
         parts = opened(func)
         if parts is not None:
             with self, self._inside(step):
-                return parts(*args, **kwargs)
-        if is_solved(name):
-            args = tree_map(lambda a: self._of_others(a, step.dtype), args)
-        result = func(*args, **kwargs)
-        if name in SUMS:
-            sizes = size_of_sums(name, func, args, kwargs, result)
-        elif name in TRANSFORMS:
-            sizes = _of_transform(result, args[1])
-        else:
-            units = 1.0 if name in SINGLE else SEVERAL
-            sizes = tree_map(lambda y: units * y.abs() if rounds(y) else None, result)
+                return parts(*given[0], **given[1])
+        size = may_be_off(func)
+        if size is not None:
+            given = _changed(given, lambda value: self._off(value, size, step.dtype))
+        result = func(*given[0], **given[1])
+        sizes = size_of_error(func, given[0], given[1], result)
         self._move(result, sizes, step.dtype)
         return result
 
@@ -96,37 +81,37 @@ class Rounding(TorchDispatchMode):
         finally:
             self._whole = outer
 
-    def _drawn(self) -> float:
-        return float(torch.randn((), generator=self._generator, device="cpu"))
-
-    def _with_scalars(self, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    def _with_scalars(self, given: Any, dtype: torch.dtype) -> Any:
         """Move Python numbers by as much as the precision cannot hold of them."""
 
         def moved(value: Any) -> Any:
             if type(value) is not float or not math.isfinite(value):
                 return value
             lost = float(torch.tensor(value, dtype=dtype, device="cpu")) - value
-            return value + self._drawn() * lost if math.isfinite(lost) else value
+            if not math.isfinite(lost):
+                return value
+            drawn = torch.randn((), generator=self._generator, device="cpu")
+            return value + float(drawn) * lost
 
-        return tree_map(moved, (args, dict(kwargs)))
+        return tree_map(moved, given)
 
-    def _with_casts(self, args: Any, kwargs: Any, step: Step) -> Any:
+    def _with_casts(self, given: Any, step: Step) -> Any:
         """Round what was cast down on its way to an operation."""
-        leaves, tree = tree_flatten((args, kwargs))
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        for i, dtype in zip(places, step.casts, strict=False):
-            if dtype is not None and rounds(leaves[i]):
-                leaves[i] = leaves[i].clone()
-                self._move(leaves[i], leaves[i].abs(), dtype)
-        return tree_unflatten(leaves, tree)
+        casts = iter(step.casts)
 
-    def _of_others(self, value: Any, dtype: torch.dtype) -> Any:
-        """Return a matrix as near as one may stand for the other in a solution."""
-        if not rounds(value) or value.ndim < 2 or not value.numel():
+        def cast(value: Tensor) -> Tensor:
+            dtype = next(casts, None)
+            return value if dtype is None else self._off(value, Tensor.abs, dtype)
+
+        return _changed(given, cast)
+
+    def _off(
+        self, value: Tensor, size: Callable[[Tensor], Tensor], dtype: torch.dtype
+    ) -> Tensor:
+        if not rounds(value):
             return value
-        size = value.abs().amax((-2, -1), keepdim=True) * value.shape[-1] ** 0.5
         other = value.clone()
-        self._move(other, size.expand_as(other), dtype)
+        self._move(other, size(value).expand_as(other), dtype)
         return other
 
     def _move(self, result: Any, sizes: Any, dtype: torch.dtype) -> None:
@@ -145,47 +130,8 @@ class Rounding(TorchDispatchMode):
             y.add_(torch.where(error.isfinite(), error, 0.0))
 
 
-def size_of_sums(
-    name: str,
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    result: Any,
-) -> Any:
-    """Return the size of errors of sums, in units of roundoff.
-
-    The partial sums of ``n`` terms in random order have squares that add up to
-    ``n (y**2 / 3 + sum t**2 / 6)`` in the mean; each is rounded, and each product.
-    """
-    try:
-        length = SUMS[name](*args)
-    except (TypeError, IndexError):
-        length = max((a.numel() for a in args if isinstance(a, Tensor)), default=1)
-    if name in ("sum", "mean"):
-        length = max(length // max(result.numel(), 1), 1)
-    squares = func(*tree_map(_square, args), **tree_map(_square, dict(kwargs)))
-    if name == "mean":
-        squares = tree_map(lambda s: s / length, squares)
-
-    if isinstance(result, Tensor):
-        return _of_sum(result, squares, length)
-    lengths = length if isinstance(length, tuple) else [length] * len(result)
-    return [*map(_of_sum, result, squares, lengths)]
-
-
-def _of_transform(y: Tensor, axes: Any) -> Tensor:
-    length = math.prod(y.shape[axis] for axis in axes)
-    mean = y.abs().square().mean(tuple(axes), keepdim=True).sqrt()
-    return max(math.log2(max(length, 1)), 1.0) * mean.expand_as(y)
-
-
-def _of_sum(y: Any, squares: Any, length: int) -> Any:
-    if not rounds(y):
-        return None
-    return (length * _square(y) / 3 + (length / 6 + 1) * squares.abs()).sqrt()
-
-
-def _square(value: Any) -> Any:
-    if rounds(value):
-        return value.abs().square()
-    return value
+def _changed(given: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    leaves, tree = tree_flatten(given)
+    return tree_unflatten(
+        [change(v) if isinstance(v, Tensor) else v for v in leaves], tree
+    )

@@ -121,9 +121,7 @@ def _at(part: Tensor, source: int, rows: Tensor, right: Tensor, limit: Tensor) -
     )  # fmt: skip
 
 
-def _are_scaled(
-    found: Sequence[Tensor], right: Sequence[Tensor], truth: Truth
-) -> bool:
+def _are_scaled(found: Sequence[Tensor], right: Sequence[Tensor], truth: Truth) -> bool:
     """Whether all entries are off by one factor that no rounding makes of them.
 
     Errors of single entries average out over many; a common factor does not. Errors
