@@ -98,6 +98,18 @@ def test_interrupted_while_training(
     assert (captured.out, captured.err) == ("", "gradkit mnist: interrupted\n")
 
 
+@pytest.mark.parametrize("where", ["save", "train"])
+def test_what_fails_leaves_no_folder(
+    where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = _half_written(NO_SPACE) if where == "save" else raising(KeyboardInterrupt())
+    monkeypatch.setattr(torch if where == "save" else mnist, where, error)
+    out = command(folder, tmp_path / "new" / "out", "--samples", "2")
+    code = main([*out, "--json", str(tmp_path / "other" / "deep" / "r.json")])
+    assert code == (2 if where == "save" else 130)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_linked_file_stays_a_link(folder: Path, tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("earlier")

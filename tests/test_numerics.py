@@ -64,7 +64,8 @@ class TestUnitsInTheLastPlace:
         [
             (torch.ones(2), torch.ones(2).double(), "a and b must have one dtype"),
             (torch.ones(2, dtype=torch.int64), torch.ones(2), "a must be a floating"),
-            (torch.ones(2), 1.0, "b must be a floating tensor .*; got float"),
+            (torch.ones(2), 1.0, "b must be a floating tensor; got float; pass"),
+            (torch.ones(2), torch.ones(3), r"b must broadcast with a; got \(3,\) and"),
         ],
     )
     def test_are_refused(self, a, b, text):

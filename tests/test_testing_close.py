@@ -84,7 +84,7 @@ def test_the_text():
         (torch.ones(2), torch.ones(3), r"expected must have the shapes of actual"),
         ({"a": torch.ones(2)}, {"b": torch.ones(2)}, "expected must have the names of"),
         ([torch.ones(2)], torch.ones(2), "expected must be of the kind of actual"),
-        (3.0, torch.ones(2), "actual must be a tensor, or a mapping or sequence"),
+        (3.0, torch.ones(2), "actual must be a floating tensor, or a mapping"),
     ],
 )
 def test_what_does_not_belong_together(actual, expected, text):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,29 +49,60 @@ def run(arguments: Sequence[str]) -> int:
         UsageError: An option or the target is unusable.
     """
     options = _parser().options(arguments)
-    file = Path(options.json) if options.json not in (None, "-") else None
+    quiet = options.json == "-"
+    file = Path(options.json) if options.json is not None and not quiet else None
     if file is not None:
-        check_writable(file)
-    subject = load(options.target, options.set, ["inputs"])
-    name = options.function or _fitting(subject)
-    report = _Report(quiet=options.json == "-")
-    try:
-        _check(name, subject, options, report)
-    except SampleDependenceError as error:
-        report.add("coupled", "samples are coupled", str(error), {"text": str(error)})
-        report.found = True
-        _consistency(subject, report)
-    except GradkitError as error:
-        raise UsageError(str(error)) from error
-    except Exception as error:
-        raise UsageError(f"the model raised {type(error).__name__}: {error}") from error
-    values = {"function": name, "fine": not report.found, **report.values}
-    text = json.dumps(values, indent=2, default=str)
-    if options.json == "-":
-        print(text)
+        check_writable(file, folders=False)
+    # With JSON on stdout, what the target itself prints goes to stderr.
+    with contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout):
+        subject = load(options.target, options.set, ["inputs"])
+        name = options.function or _fitting(subject)
+        report = _reported(name, subject, options, _Report(quiet=quiet))
+    text = _json({"function": name, "fine": not report.found, **report.values})
+    if quiet:
+        print(text, end="")
     elif file is not None:
         write_whole({file: lambda stream: stream.write(text.encode())})
     return FINDING if report.found else FINE
+
+
+def _reported(name: str, subject: Any, options: Any, report: _Report) -> _Report:
+    """Return the report with all its sections, or say in one line why there is none."""
+    given = _given(name, options)
+    try:
+        try:
+            _check(name, subject, given, report)
+        except SampleDependenceError as error:
+            text = str(error)
+            report.add("coupled", "samples are coupled", text, {"text": text})
+            report.found = True
+            _consistency(subject, report)
+    except GradkitError as error:
+        raise UsageError(str(error)) from error
+    except BrokenPipeError:
+        raise  # nobody reads on; the model is not to blame
+    except Exception as error:
+        raise UsageError(f"the model raised {type(error).__name__}: {error}") from error
+    return report
+
+
+def _json(values: Any) -> str:
+    return json.dumps(_finite(values), indent=2, default=str, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with texts for NaN and infinities, for which JSON has no number.
+
+    ``float`` reads the texts back.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        names = {math.inf: "Infinity", -math.inf: "-Infinity"}
+        return names.get(value, "NaN")
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return value
 
 
 def _parser() -> Parser:
@@ -88,7 +121,11 @@ def _parser() -> Parser:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="an argument of the function that TARGET names; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write all as JSON; - prints it")
+    parser.add_argument(
+        "--json", metavar="FILE",
+        help="write all as JSON, NaN and infinities as texts; - prints it, and nothing"
+        " else",
+    )  # fmt: skip
     return parser
 
 
@@ -112,26 +149,26 @@ class _Report:
             sys.stdout.flush()
 
 
-def _check(name: str, subject: Any, options: Any, report: _Report) -> None:
-    takes_objective = name in ("input_gradients", "per_sample_gradients")
-    args = (subject.objective,) if takes_objective else ()
-    chosen = {
-        "wrt": options.wrt,
-        "of": options.of,
-        "seed": options.seed,
-        "max_memory": options.max_memory,
-    }
+def _given(name: str, options: Any) -> dict[str, Any]:
+    """Return the keyword arguments that options stand for."""
     if options.wrt is not None and name in ("parameter_jacobian",
                                             "per_sample_gradients"):  # fmt: skip
         raise UsageError(f"--wrt has no meaning for {name}")
-    given = {key: value for key, value in chosen.items() if value is not None}
+    names = ("wrt", "of", "seed", "max_memory")
+    chosen = {name: getattr(options, name) for name in names}
+    return {key: value for key, value in chosen.items() if value is not None}
+
+
+def _check(name: str, subject: Any, given: Mapping[str, Any], report: _Report) -> None:
+    takes_objective = name in ("input_gradients", "per_sample_gradients")
+    args = (subject.objective,) if takes_objective else ()
     plan = gk.explain(name, subject.model, subject.inputs, *args, **given)
     report.add("plan", "plan", str(plan), {"method": plan.method,
                                            "reasons": dict(plan.reasons)})  # fmt: skip
     agreement = gk.compare_methods(name, subject.model, subject.inputs, *args, **given)
     report.add("agreement", "agreement", str(agreement), agreement.to_dict())
     report.found |= not agreement
-    if options.seed is not None:
+    if "seed" in given:
         return  # a batch and its parts draw other numbers
     _consistency(subject, report)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 from gradkit._subject import Subject
 from gradkit.cli._command import UsageError
 
@@ -20,6 +22,8 @@ __all__ = ["HELP", "load"]
 
 HELP = "package.module:name, or path/to/file.py:name, of a gk.Subject, of a dict with"
 HELP += " its fields, or of a function that returns one"
+
+_WAY_OUT = "name a gk.Subject(model, inputs), which says what it is called with"
 
 
 def load(target: str, settings: Sequence[str], needed: Sequence[str]) -> Subject:
@@ -73,11 +77,13 @@ def _module(where: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"cannot import {path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A file called json.py must not stand in for the module of that name.
+    name = path.stem if path.stem not in sys.modules else f"gradkit_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "it ends in .py"
     assert spec.loader is not None, "it ends in .py"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -109,15 +115,20 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _called(value: Any, target: str, settings: dict[str, Any]) -> Any:
-    is_factory = inspect.isfunction(value) or inspect.isclass(value)
-    if not is_factory:
+    # A module can be called too, but with inputs.
+    if not callable(value) or isinstance(value, (Subject, Mapping, nn.Module)):
         if settings:
             raise UsageError(f"--set is for functions; {target} is none")
         return value
     try:
         inspect.signature(value).bind(**settings)
+    except ValueError:
+        pass  # a builtin, which has no signature
     except TypeError as error:
-        raise UsageError(f"{target} cannot be called so: {error}") from error
+        raise UsageError(
+            f"{target} cannot be called so: {error}. Give its arguments by --set; where"
+            f" it is the model itself, {_WAY_OUT}"
+        ) from error
     try:
         return value(**settings)
     except (Exception, SystemExit) as error:
@@ -137,6 +148,11 @@ def _subject(value: Any, target: str) -> Subject:
                 f" {', '.join(map(str, value)) or 'none'}"
             )
         return Subject(**value)
+    if isinstance(value, nn.Module):
+        raise UsageError(
+            f"{target} gives the module {type(value).__name__} without inputs;"
+            f" {_WAY_OUT}"
+        )
     raise UsageError(
         f"{target} must give a gk.Subject or a dict with its fields"
         f" ({', '.join(names)}); it gives a {type(value).__name__}"

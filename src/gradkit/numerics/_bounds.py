@@ -14,6 +14,12 @@ import torch
 from torch import Tensor
 
 from gradkit.errors import InputError
+from gradkit.numerics._arguments import (
+    floating,
+    refuse_other_devices,
+    refusing_as,
+    whole,
+)
 from gradkit.numerics._ulps import unit_roundoff
 
 __all__ = ["dot_error_bound", "gamma", "linear_error_bound"]
@@ -29,6 +35,10 @@ def gamma(length: int, dtype: torch.dtype) -> float:
     Returns:
         The bound; infinity where ``n u >= 1`` and nothing is left to say.
 
+    Raises:
+        InputError: ``length`` is no whole number of at least 0, or ``dtype`` is not
+            floating.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -39,7 +49,8 @@ def gamma(length: int, dtype: torch.dtype) -> float:
     Source:
         Higham (2002), lemma 3.1.
     """
-    reach = length * unit_roundoff(dtype)
+    with refusing_as("gamma"):
+        reach = whole(length, "length", 0) * unit_roundoff(dtype)
     return reach / (1 - reach) if reach < 1 else math.inf
 
 
@@ -56,7 +67,8 @@ def dot_error_bound(x: Tensor, y: Tensor, dtype: torch.dtype | None = None) -> T
         of the additions and whether or not products and sums are fused.
 
     Raises:
-        InputError: The lengths differ.
+        InputError: ``x`` or ``y`` is no dense floating tensor with values, ``dtype`` is
+            not floating, or lengths, leading axes or devices do not belong together.
 
     Example:
         >>> import torch
@@ -70,15 +82,28 @@ def dot_error_bound(x: Tensor, y: Tensor, dtype: torch.dtype | None = None) -> T
     Source:
         Higham (2002), equation (3.5).
     """
-    if x.shape[-1:] != y.shape[-1:]:
-        raise _refused(
-            "dot_error_bound",
-            f"x and y must have one length; got {tuple(x.shape)} and {tuple(y.shape)}",
-            "y",
-        )
-    dtype = x.dtype if dtype is None else dtype
-    sizes = (x.detach().double().abs() * y.detach().double().abs()).sum(-1)
-    return gamma(x.shape[-1], dtype) * sizes
+    with refusing_as("dot_error_bound"):
+        found = {"x": floating(x, "x"), "y": floating(y, "y")}
+        refuse_other_devices(found)
+        sizes = _products(*found.values())
+        return _scaled(sizes, x.shape[-1], x.dtype if dtype is None else dtype)
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+    if not x.ndim or x.shape[-1:] != y.shape[-1:]:
+        text = f"x and y must have one length, (*lead, n); got {shapes}"
+        raise InputError(text, argument="y")
+    try:
+        return (x.double().abs() * y.double().abs()).sum(-1)
+    except RuntimeError as error:
+        text = f"the leading axes of x and y must broadcast; got {shapes}"
+        raise InputError(text, argument="y") from error
+
+
+def _scaled(sizes: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    # Where all terms are 0 so is their sum, even if the bound has nothing to say.
+    return torch.where(sizes == 0, 0.0, gamma(length, dtype) * sizes)
 
 
 def linear_error_bound(
@@ -100,7 +125,9 @@ def linear_error_bound(
         ``gamma(d)`` where there is no bias.
 
     Raises:
-        InputError: The shapes do not belong together.
+        InputError: ``inputs``, ``weight`` or ``bias`` is no dense floating tensor with
+            values, ``dtype`` is not floating, or shapes or devices do not belong
+            together.
 
     Example:
         >>> import torch
@@ -114,24 +141,25 @@ def linear_error_bound(
     Source:
         Higham (2002), section 3.5: the bound of a dot product for every entry.
     """
+    given = {"inputs": inputs, "weight": weight}
+    given |= {} if bias is None else {"bias": bias}
+    with refusing_as("linear_error_bound"):
+        found = {name: floating(value, name) for name, value in given.items()}
+        refuse_other_devices(found)
+        _refuse_shapes(**found)
+        x, w, *b = (value.double().abs() for value in found.values())
+        sizes, length = x @ w.T, w.shape[1] + len(b)
+        sizes = sizes + b[0] if b else sizes
+        return _scaled(sizes, length, inputs.dtype if dtype is None else dtype)
+
+
+def _refuse_shapes(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
     fits = weight.ndim == 2 and inputs.shape[-1:] == weight.shape[-1:]
-    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
-        shape = None if bias is None else tuple(bias.shape)
-        raise _refused(
-            "linear_error_bound",
-            "weight must be (k, d) for inputs (*lead, d), and bias (k,); got inputs"
-            f" {tuple(inputs.shape)}, weight {tuple(weight.shape)}, bias {shape}",
-            "weight",
-        )
-    dtype = inputs.dtype if dtype is None else dtype
-    sizes = inputs.detach().double().abs() @ weight.detach().double().abs().T
-    length = weight.shape[1]
-    if bias is not None:
-        sizes, length = sizes + bias.detach().double().abs(), length + 1
-    return gamma(length, dtype) * sizes
-
-
-def _refused(function: str, text: str, argument: str) -> InputError:
-    error = InputError(text, argument=argument)
-    error.function = function
-    return error
+    if fits and (bias is None or bias.shape == weight.shape[:1]):
+        return
+    raise InputError(
+        "weight must be (k, d) for inputs (*lead, d), and bias (k,); got inputs"
+        f" {tuple(inputs.shape)}, weight {tuple(weight.shape)}, bias"
+        f" {None if bias is None else tuple(bias.shape)}",
+        argument="weight" if not fits else "bias",
+    )

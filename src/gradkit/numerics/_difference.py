@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from gradkit.errors import InputError
+from gradkit.numerics._arguments import refusing_as, whole
 from gradkit.numerics._bounds import gamma
+from gradkit.numerics._compared import read_compared
 from gradkit.numerics._hints import hints
 from gradkit.numerics._places import unravelled
-from gradkit.numerics._ulps import ulp_distance, unit_roundoff
+from gradkit.numerics._ulps import BITS, ulp_distance, unit_roundoff
 
-__all__ = ["Difference", "explain_difference"]
+__all__ = ["Difference", "explain_difference", "explained"]
 
 Tensors = Tensor | Mapping[str, Tensor]
 
@@ -59,7 +61,7 @@ class Difference:
 
     def __str__(self) -> str:
         if self.verdict == "equal":
-            return "equal, bit for bit"
+            return "equal in every entry"
         where = f"{self.name}{list(self.index)}" if self.index else self.name or "it"
         true = "" if self.referee is None else f", {self.referee:.9g} by the referee"
         text = (
@@ -86,8 +88,9 @@ def explain_difference(
     another, and twice the bound is allowed.
 
     Args:
-        a: A floating tensor, or a mapping of them by name.
-        b: Of the same names and shapes; its dtype may be another.
+        a: A floating tensor, or a mapping of them by name. What a sparse one leaves
+            out is zero.
+        b: Of the same names, shapes and devices; its dtype may be another.
         referee: The same in a higher precision, or ``None``.
         terms: The length of the longest sum that makes an entry. By default the sizes
             of all axes of the largest tensor, added up: what a layer of that shape
@@ -100,7 +103,8 @@ def explain_difference(
         or accumulated, one tensor or sample alone.
 
     Raises:
-        InputError: Names, shapes or kinds do not belong together.
+        InputError: Names, shapes, devices or kinds do not belong together, or tensors
+            are not floating or hold no values.
 
     Cost:
         Some passes over the tensors in float64.
@@ -117,21 +121,34 @@ def explain_difference(
         equation (3.5), with the largest entry for the size of the terms; Higham and
         Mary (2019), theorem 2.4, where that is less.
     """
-    first, second = _named(a, "a"), _named(b, "b")
-    third = None if referee is None else _named(referee, "referee")
-    for name, number in (("terms", terms), ("samples", samples)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            text = f"{name} must be a whole number of at least 1; got {number!r}"
-            raise _refused(text, name)
-    if samples is not None and any(t.shape[:1] != (samples,) for t in first.values()):
-        raise _refused(f"samples={samples} must be the first axis of every tensor",
-                       "samples")  # fmt: skip
-    for name, other in (("b", second), ("referee", third)):
-        if other is not None:
-            _refuse_others(first, other, name)
+    given = {"a": a, "b": b} | ({} if referee is None else {"referee": referee})
+    with refusing_as("explain_difference"):
+        return explained(given, terms, samples)
+
+
+def explained(
+    given: Mapping[str, Any], terms: int | None, samples: int | None = None
+) -> Difference:
+    """Return what ``explain_difference`` does, of arguments that have other names.
+
+    Args:
+        given: What is compared, by the argument's name: two, and a referee.
+        terms: As there.
+        samples: As there.
+    """
+    first, second, *third = read_compared(given)
+    if samples is not None:
+        samples = whole(samples, "samples")
+        if any(t.shape[:1] != (samples,) for t in first.values()):
+            raise InputError(
+                f"samples={samples} must be the first axis of every tensor",
+                argument="samples",
+            )
     if terms is None:
         terms = max((sum(t.shape) for t in first.values()), default=1) or 1
-    return _explained(first, second, third, terms, samples)
+    return _explained(
+        first, second, third[0] if third else None, whole(terms, "terms"), samples
+    )
 
 
 def _explained(
@@ -193,9 +210,8 @@ def _difference(
     if verdict == "different":
         right = second if third is None else third
         guesses = hints(
-            {n: t.double() for n, t in first.items()},
-            {n: t.double() for n, t in right.items()},
-            samples, 2 * unit_roundoff(one.dtype), bounds,
+            _rows(first), _rows(right), samples, 2 * unit_roundoff(one.dtype),
+            _rows(bounds),
         )  # fmt: skip
     return Difference(
         verdict, name,
@@ -203,7 +219,7 @@ def _difference(
         float(x), float(y),
         None if third is None else float(third[name].reshape(-1)[place]),
         allowed, error, relative,
-        int(ulp_distance(x, y)) if x.dtype == y.dtype else None,
+        int(ulp_distance(x, y)) if x.dtype == y.dtype and x.dtype in BITS else None,
         terms, tuple(guesses),
     )  # fmt: skip
 
@@ -222,52 +238,17 @@ def _one_dtype(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> boo
     return all(t.dtype == second[n].dtype for n, t in first.items())
 
 
+def _rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # Hints speak of rows, which a lone number has none of.
+    return {name: torch.atleast_1d(t.double()) for name, t in tensors.items()}
+
+
 def _gap(x: Tensor, y: Tensor) -> Tensor:
     """Return absolute differences; what is alike and not finite differs by nothing."""
     same = (x == y) | (x.isnan() & y.isnan())
-    return torch.where(same, 0.0, (x - y).abs().nan_to_num(nan=float("inf")))
+    return torch.where(same, 0.0, (x - y).abs().nan_to_num(math.inf, math.inf))
 
 
 def _largest(values: Tensor) -> float:
     finite = values[values.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
-
-
-def _named(value: Any, argument: str) -> dict[str, Tensor]:
-    tensors = {"": value} if isinstance(value, Tensor) else value
-    if not isinstance(tensors, Mapping) or not all(
-        isinstance(t, Tensor) and t.is_floating_point() and t.layout is torch.strided
-        for t in tensors.values()
-    ):
-        raise _refused(
-            f"{argument} must be a floating tensor, or a mapping of them by name; got"
-            f" {type(value).__name__}",
-            argument,
-        )
-    return {str(n): t.detach() for n, t in tensors.items()}
-
-
-def _refuse_others(
-    first: Mapping[str, Tensor], other: Mapping[str, Tensor], argument: str
-) -> None:
-    if first.keys() != other.keys():
-        missing = sorted(first.keys() ^ other.keys())
-        raise _refused(
-            f"{argument} must have the names of a; they differ in"
-            f" {', '.join(map(repr, missing[:5]))}",
-            argument,
-        )
-    for name, tensor in first.items():
-        if tensor.shape != other[name].shape:
-            where = f" of {name!r}" if name else ""
-            raise _refused(
-                f"{argument} must have the shapes of a; got {tuple(tensor.shape)} and"
-                f" {tuple(other[name].shape)}{where}",
-                argument,
-            )
-
-
-def _refused(text: str, argument: str) -> InputError:
-    error = InputError(text, argument=argument)
-    error.function = "explain_difference"
-    return error

@@ -6,15 +6,26 @@ import torch
 from torch import Tensor
 
 from gradkit.errors import InputError
+from gradkit.numerics._arguments import (
+    floating,
+    refuse_other_devices,
+    refusing_as,
+    short,
+)
 
-__all__ = ["ulp_distance", "unit_roundoff"]
+__all__ = ["BITS", "ulp_distance", "unit_roundoff"]
 
-#: The integers that have a floating dtype's bits.
-_BITS = {
+#: The integers that have the bits of the floating dtypes whose bits have the order of
+#: their numbers.
+BITS = {
     torch.float64: torch.int64,
     torch.float32: torch.int32,
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.int8,
+    torch.float8_e5m2: torch.int8,
+    torch.float8_e4m3fnuz: torch.int8,
+    torch.float8_e5m2fnuz: torch.int8,
 }
 
 
@@ -27,6 +38,9 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     Returns:
         Half the distance from 1 to the next number, ``finfo(dtype).eps / 2``.
 
+    Raises:
+        InputError: It is no floating dtype: whole numbers are not rounded.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -37,7 +51,17 @@ def unit_roundoff(dtype: torch.dtype) -> float:
         Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed. (SIAM 2002),
         section 2.1.
     """
-    return torch.finfo(dtype).eps / 2
+    if dtype == torch.float8_e5m2fnuz:  # finfo gives half of its eps, torch 2.13
+        dtype = torch.float8_e5m2
+    try:
+        return torch.finfo(dtype).eps / 2
+    except (TypeError, NotImplementedError):  # the latter for packed float4
+        error = InputError(
+            f"dtype must be a floating dtype, such as torch.float32; got {dtype!r}",
+            argument="dtype",
+        )
+    error.function = "unit_roundoff"
+    raise error
 
 
 def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -58,7 +82,8 @@ def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
         what is farther apart than it, as may be in float64.
 
     Raises:
-        InputError: The dtypes differ, or are not floating.
+        InputError: They are no dense floating tensors with values, or their dtypes,
+            devices or shapes do not belong together.
 
     Example:
         >>> import torch
@@ -72,18 +97,8 @@ def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
         The bits of IEEE 754 numbers of one sign, read as a whole number, count the
         numbers in their order (IEEE 754-2019, section 3.4).
     """
-    for name, value in (("a", a), ("b", b)):
-        if not isinstance(value, Tensor) or value.dtype not in _BITS:
-            kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _BITS)
-            raise _refused(f"{name} must be a floating tensor ({kinds}); got"
-                           f" {_described(value)}", name)  # fmt: skip
-    if a.dtype != b.dtype:
-        raise _refused(
-            f"a and b must have one dtype, since a unit belongs to one; got {a.dtype}"
-            f" and {b.dtype}. Convert the wider one",
-            "b",
-        )
-    first, second = torch.broadcast_tensors(a.detach(), b.detach())
+    with refusing_as("ulp_distance"):
+        first, second = _read(a, b)
     most = torch.iinfo(torch.int64).max
     here, there = _place(first), _place(second)
     # Of opposite signs the difference may be too large for int64.
@@ -97,24 +112,41 @@ def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(odd & other, 0, gap)
 
 
+def _read(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what ``ulp_distance`` is given, broadcast, or refuse it."""
+    found = {"a": floating(a, "a"), "b": floating(b, "b")}
+    for name, value in found.items():
+        if value.dtype not in BITS:
+            raise InputError(
+                f"{name} must be of {', '.join(map(short, BITS))}; got"
+                f" {short(value.dtype)}; pass x.float()",
+                argument=name,
+            )
+    first, second = found["a"], found["b"]
+    if first.dtype != second.dtype:
+        raise InputError(
+            f"a and b must have one dtype, since a unit belongs to one; got"
+            f" {first.dtype} and {second.dtype}. Convert the wider one",
+            argument="b",
+        )
+    refuse_other_devices(found)
+    try:
+        one, other = torch.broadcast_tensors(first, second)
+    except RuntimeError as error:
+        raise InputError(
+            f"b must broadcast with a; got {tuple(second.shape)} and"
+            f" {tuple(first.shape)}",
+            argument="b",
+        ) from error
+    return one, other
+
+
 def _place(values: Tensor) -> Tensor:
     """Return each number's place in the order of all, zero being 0."""
-    bits = values.contiguous().view(_BITS[values.dtype]).to(torch.int64)
+    bits = values.contiguous().view(BITS[values.dtype]).to(torch.int64)
     width = 8 * values.element_size()
     if width == 64:
         magnitude = bits & torch.iinfo(torch.int64).max
     else:
         magnitude = bits & (2 ** (width - 1) - 1)
     return torch.where(bits < 0, -magnitude, magnitude)
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor"
-    return type(value).__name__
-
-
-def _refused(text: str, argument: str) -> InputError:
-    error = InputError(text, argument=argument)
-    error.function = "ulp_distance"
-    return error

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from gradkit.errors import AgreementError, InputError
-from gradkit.numerics import Difference, explain_difference
+from gradkit.errors import AgreementError
+from gradkit.numerics import Difference
+from gradkit.numerics._arguments import floating, refusing_as
+from gradkit.numerics._compared import read_compared, refuse_unlike
+from gradkit.numerics._difference import explained
 
 __all__ = ["assert_gradients_close"]
 
@@ -24,7 +28,9 @@ def assert_gradients_close(
 
     Args:
         actual: A tensor, a mapping of tensors by name, or a sequence of tensors, such
-            as ``torch.autograd.grad`` returns.
+            as ``torch.autograd.grad`` returns. ``None`` says that there is no
+            gradient: equal to ``None`` alone, not to zeros. What a sparse tensor
+            leaves out is zero.
         expected: The same, of the same names and shapes.
         terms: The length of the longest sum that makes an entry, such as the samples
             of a batch times the positions of a sequence; by default guessed from the
@@ -38,8 +44,9 @@ def assert_gradients_close(
     Raises:
         AgreementError: They are *different*. The text names the tensor and index of
             the worst entry, both values, what is allowed, and what the difference
-            looks like; ``difference`` holds it all.
-        InputError: Names, lengths, shapes or kinds do not belong together.
+            looks like; ``difference`` holds it all. Or there is a gradient on one
+            side only.
+        InputError: Names, lengths, shapes, devices or kinds do not belong together.
 
     Cost:
         Some passes over the tensors in float64.
@@ -58,50 +65,83 @@ def assert_gradients_close(
         Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed. (SIAM 2002),
         ch. 3.
     """
-    first, second = _by_name(actual, "actual"), _by_name(expected, "expected")
-    third = None if referee is None else _by_name(referee, "referee")
-    for name, value in (("expected", second), ("referee", third)):
-        if value is not None and isinstance(first, Tensor) != isinstance(value, Tensor):
-            raise _refused(
-                f"{name} must be of the kind of actual; got"
-                f" {_kind(value)} and {_kind(first)}",
-                name,
-            )
-    try:
-        found = explain_difference(first, second, third, terms=terms)
-    except InputError as error:
-        words = error.message.replace("b must", "expected must", 1)
-        raise _refused(words.replace(" of a;", " of actual;"), "expected") from None
-    if found:
-        return found
-    wrong = AgreementError(
-        f"actual must be expected but for rounding; it is {found}", difference=found
-    )
-    wrong.function = "assert_gradients_close"
-    raise wrong
+    given = {"actual": actual, "expected": expected}
+    given |= {} if referee is None else {"referee": referee}
+    with refusing_as("assert_gradients_close"):
+        given = {name: _by_name(value, name) for name, value in given.items()}
+        refuse_unlike(given)
+        _refuse_lone(given)
+        given = {name: _with_gradients(value) for name, value in given.items()}
+        found = explained(given, terms)
+    if not found:
+        raise _wrong(f"actual must be expected but for rounding; it is {found}", found)
+    return found
 
 
-def _by_name(value: Any, argument: str) -> Tensor | Mapping[str, Tensor]:
+def _by_name(value: Any, argument: str) -> Any:
+    """Return sequences as mappings."""
     if isinstance(value, (list, tuple)):
-        value = {str(i): v for i, v in enumerate(value)}
-    if isinstance(value, Tensor):
+        return dict(enumerate(value))
+    if value is None or isinstance(value, (Tensor, Mapping)):
         return value
-    if isinstance(value, Mapping) and all(
-        isinstance(v, Tensor) for v in value.values()
-    ):
-        return value
-    raise _refused(
-        f"{argument} must be a tensor, or a mapping or sequence of tensors; got"
-        f" {type(value).__name__}",
-        argument,
+    return floating(value, argument, ", or a mapping or sequence of them")
+
+
+def _refuse_lone(given: Mapping[str, Any]) -> None:
+    """Raise where one side has a gradient and the other has none."""
+    first, *others = (_places(value, argument) for argument, value in given.items())
+    for argument, other in zip([*given][1:], others, strict=True):
+        lone = [n for n in first if (first[n][1] is None) != (other[n][1] is None)]
+        if lone:
+            text, found = _no_gradient(lone, first[lone[0]], other[lone[0]])
+            raise _wrong(
+                f"actual must have gradients where {argument} has{text}", found
+            )
+
+
+def _places(value: Any, argument: str) -> dict[str, tuple[str, Any]]:
+    """Return values with their places, by name."""
+    if not isinstance(value, Mapping):
+        return {"": (argument, value)}
+    return {str(key): (f"{argument}[{key!r}]", v) for key, v in value.items()}
+
+
+def _no_gradient(
+    names: list[str], one: tuple[str, Any], other: tuple[str, Any]
+) -> tuple[str, Difference]:
+    a, b = _largest(*one), _largest(*other)
+    (none, _), (place, _) = (one, other) if one[1] is None else (other, one)
+    zeros = 0.0 in (a, b)
+    kind = "a tensor of zeros" if zeros else "a tensor that is not zero"
+    text = f"{none} is None, no gradient at all, where {place} is {kind}"
+    if names[1:]:
+        text += f", and so on for {len(names) - 1} more"
+    if zeros:
+        text += ". Where zeros are meant pass materialize_grads=True to autograd.grad"
+    found = Difference(
+        "different", names[0], (), a, b, None, 0.0, math.inf, math.inf, None, 1, (text,)
     )
+    return f"; {text}", found
 
 
-def _kind(value: Any) -> str:
-    return "a tensor" if isinstance(value, Tensor) else f"{len(value)} tensors by name"
+def _largest(place: str, value: Any) -> float:
+    """Return the size of the largest entry; NaN where there is no gradient."""
+    if value is None:
+        return math.nan
+    if not isinstance(value, Tensor):
+        floating(value, place)
+    ((tensor,),) = (found.values() for found in read_compared({place: value}))
+    return float(tensor.double().abs().max()) if tensor.numel() else 0.0
 
 
-def _refused(text: str, argument: str) -> InputError:
-    error = InputError(text, argument=argument)
+def _with_gradients(value: Any) -> Any:
+    """Return a value without what has no gradient."""
+    if isinstance(value, Mapping):
+        return {key: v for key, v in value.items() if v is not None}
+    return {} if value is None else value
+
+
+def _wrong(text: str, difference: Difference) -> AgreementError:
+    error = AgreementError(text, difference=difference)
     error.function = "assert_gradients_close"
     return error
