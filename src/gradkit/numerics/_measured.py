@@ -11,7 +11,6 @@ from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._solve import check_rows, errors_of, reason_for
 from gradkit._explain import sizes_by_name
-from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
 from gradkit.errors import InputError, UnsupportedModelError
@@ -67,9 +66,7 @@ def _measured(
         )
         reason = _convention(method, truth)
         verdict = "different" if reason is None else "convention"
-        refused = _refused(call, method, rows) if reason is None else None
-        if refused is not None:
-            return MethodReport(method.name, "skipped", refused)
+        reason = reason or _refused(call, method, rows)
     nothing = verdict == "rounding" and _says_nothing(truth, rows[0].dtype)
     if verdict == "overflow" or (nothing and truth.overflows):
         verdict, reason = "overflow", _beyond(truth)
@@ -88,12 +85,7 @@ def _measured(
 
 
 def _refused(call: Call, method: Method, rows: list[Tensor]) -> str | None:
-    """Return why a call that asks for this method is refused after it has run.
-
-    Of methods of the caller's own, which are what is examined, nothing is forgiven.
-    """
-    if METHODS.get(method.name) is not method:
-        return None
+    """Return why a call that asks for this method is refused after it has run."""
     reason = check_rows(call, method, rows)
     return None if reason is None else f"a call with it is refused: {reason}"
 
