@@ -173,10 +173,11 @@ NORMWISE: dict[str, Model] = {
 def test_operations_with_errors_of_their_own(name: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 36)
-    found = verdicts(NORMWISE[name], x)
-    assert found
+    # Some are transformed wrongly by torch.func, which is no matter of rounding.
+    found = verdicts(NORMWISE[name], x, "vmap", off_by(1.01))
+    assert found.pop("off") == "different"
+    assert set(found) == {"loop", "onehot", "vmap"}
     assert set(found.values()) <= {"equal", "rounding"}
-    assert verdicts(NORMWISE[name], x, off_by(1.01))["off"] == "different"
 
 
 #: Models, inputs, and what overflows in them.
