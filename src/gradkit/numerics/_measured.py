@@ -11,6 +11,7 @@ from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._solve import check_rows, errors_of, reason_for
 from gradkit._explain import sizes_by_name
+from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
 from gradkit.errors import InputError, UnsupportedModelError
@@ -85,7 +86,9 @@ def _measured(
 
 
 def _refused(call: Call, method: Method, rows: list[Tensor]) -> str | None:
-    """Return why a call that asks for this method is refused after it has run."""
+    """Return why a call that asks for one of gradkit's methods is refused with it."""
+    if METHODS.get(method.name) is not method:
+        return None
     reason = check_rows(call, method, rows)
     return None if reason is None else f"a call with it is refused: {reason}"
 
