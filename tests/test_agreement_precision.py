@@ -12,6 +12,8 @@ from torch import Tensor
 
 import gradkit as gk
 from gradkit.errors import AgreementError
+from gradkit.numerics._own import Precisions, Step
+from gradkit.numerics._range import Limited
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +219,15 @@ class TestRange:
         x = torch.tensor([[0.1, 0.2], [0.3, 1.2]])
         found = verdicts(model, x, off_by(1.01))
         assert found == {"loop": "overflow", "onehot": "overflow", "off": "different"}
+
+    def test_a_cast_that_overflows_leaves_its_argument_alone(self) -> None:
+        steps = [Step("tanh", torch.float16, (torch.float16,))]
+        x = torch.tensor([1.0, 1e5], dtype=torch.float64)
+        with Limited(Precisions(torch.float32, steps)) as limited:
+            found = x.tanh()
+        assert limited.found == {"a cast before tanh": 1}
+        assert x.tolist() == [1.0, 1e5]
+        assert found[1] == 1
 
     def test_small_and_large_numbers_are_compared(self) -> None:
         for size in (1e160, 1e-160):

@@ -37,7 +37,7 @@ LAYERS = (
     ("_products",),
     ("_problem",),
     ("objectives",),
-    ("errors", "_subject"),
+    ("errors", "_subject", "_dtypes"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from gradkit._call._objective import evaluate
 from gradkit._call._proof import prove, refuse_lost_gradient
 from gradkit._call._request import Given, Request
+from gradkit._dtypes import coarsest
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._memory import Known, operations, recall
@@ -84,7 +85,7 @@ class Call:
             tensors += list(self.target.root.parameters())
         dtypes = {t.dtype for t in tensors if t.is_floating_point()}
         dtypes.update(dtype for _, dtype in self.guard.autocast.regions)
-        return max(dtypes, key=lambda d: torch.finfo(d).eps)
+        return coarsest(dtypes)
 
 
 @contextmanager

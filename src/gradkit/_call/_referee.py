@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Given
+from gradkit._dtypes import default_dtype
 from gradkit._guards._memory import Known
 from gradkit._guards._verify import disagreement, tolerance
 from gradkit._methods._collected import collected
@@ -56,13 +57,11 @@ def in_double(call: Call, method: Method) -> Iterator[Call]:
         call: The call. The caller's own values are put back for the time.
         method: What is to serve the other call.
     """
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(torch.float64)
-        with reopened(call, method, torch.float64) as double:
-            yield double
-    finally:
-        torch.set_default_dtype(before)
+    with (
+        default_dtype(torch.float64),
+        reopened(call, method, torch.float64) as double,
+    ):
+        yield double
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch import Tensor
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Given, Request, named
 from gradkit._call._solve import check_rows, refusal, serve
+from gradkit._dtypes import default_dtype
 from gradkit._guards._autocast import Autocast
 from gradkit._guards._modules import ModuleState
 from gradkit._methods._method import Method
@@ -83,9 +84,7 @@ class Recipe:
                 now.adopt(module)
             stack.callback(now.restore)
             self.state.restore()
-            before = torch.get_default_dtype()
-            stack.callback(torch.set_default_dtype, before)
-            torch.set_default_dtype(self.default_dtype)
+            stack.enter_context(default_dtype(self.default_dtype))
             stack.enter_context(self.autocast.on())
             call = stack.enter_context(open_call(self.request, given=self.given))
             self._compare(call)

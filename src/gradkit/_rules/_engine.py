@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._dtypes import coarsest
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent
 from gradkit._memory_use import format_bytes
@@ -144,13 +145,13 @@ class Engine:
         """Return the bytes of one row's cotangents at all operations."""
         return sum(self.service.recorded[i].nbytes for i in self.service.needed)
 
-    def precision(self, parameter: int, coarsest: torch.dtype) -> torch.dtype:
+    def precision(self, parameter: int, least: torch.dtype) -> torch.dtype:
         """Return the coarsest dtype that one parameter's rows are computed in."""
-        found = {coarsest}
+        found = {least}
         for use in self.service.uses[parameter]:
             found.add(self.service.recorded[use.operation].dtype)
             found.add(self.tape.sources[use.source].tensor.dtype)
-        return max(found, key=lambda dtype: torch.finfo(dtype).eps)
+        return coarsest(found)
 
     def factor_bytes(self, parameter: int, rows: int) -> int:
         """Return the bytes of what one parameter's factors are made of."""

@@ -13,6 +13,7 @@ from typing import Any
 import gradkit as gk
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError
 from gradkit.cli._files import check_writable, write_whole
+from gradkit.cli._json import finite
 from gradkit.cli._target import HELP, load
 from gradkit.errors import GradkitError, SampleDependenceError
 
@@ -87,22 +88,14 @@ def _reported(name: str, subject: Any, options: Any, report: _Report) -> _Report
 
 
 def _json(values: Any) -> str:
-    return json.dumps(_finite(values), indent=2, default=str, allow_nan=False) + "\n"
+    return (
+        json.dumps(finite(values, _text), indent=2, default=str, allow_nan=False) + "\n"
+    )
 
 
-def _finite(value: Any) -> Any:
-    """Return a value with texts for NaN and infinities, for which JSON has no number.
-
-    ``float`` reads the texts back.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        names = {math.inf: "Infinity", -math.inf: "-Infinity"}
-        return names.get(value, "NaN")
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return value
+def _text(number: float) -> str:
+    """Return a text that ``float`` reads back: ``null`` is what was not measured."""
+    return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, "NaN")
 
 
 def _parser() -> Parser:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import math
 from typing import Any
 
 import torch
 
 from gradkit import mnist
+from gradkit.cli._json import finite
 from gradkit.cli._mnist_measures import REFERENCE, TOLERANCES, Difference, Measures
 from gradkit.cli._tables import counted, megabytes, milliseconds, relative, table
 
@@ -105,7 +105,7 @@ def report(training: Training, measures: Measures) -> dict[str, Any]:
         },
         "hardest": _hardest(measures),
     }
-    return _finite(value)
+    return finite(value, lambda _: None)
 
 
 def _gradients_text(measures: Measures) -> str:
@@ -244,11 +244,3 @@ def _hardest(measures: Measures) -> list[dict[str, Any]]:
         }
         for n in norms.argsort(descending=True)[:_HARDEST].tolist()
     ]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import named
+from gradkit._dtypes import short
 from gradkit._explain import asked_function, request_of
 from gradkit._methods import METHODS, read_method
 from gradkit._methods._method import Method
@@ -207,7 +208,7 @@ def _report(call: Call, methods: list[Method]) -> AgreementReport:
     return AgreementReport(
         function=call.request.function,
         referee="the float64 referee",
-        dtype=str(truth.dtype).removeprefix("torch."),
+        dtype=short(truth.dtype),
         samples=call.task.samples,
         methods=reports,
         branches={

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gradkit._dtypes import short
 from gradkit.errors import InputError
 
-__all__ = ["floating", "refuse_other_devices", "refusing_as", "short", "whole"]
+__all__ = ["floating", "refuse_other_devices", "refusing_as", "whole"]
 
 _NUMBERS = (int, float, complex, np.number)
 
@@ -119,8 +120,3 @@ def whole(number: Any, argument: str, least: int = 1) -> int:
             argument=argument,
         )
     return found
-
-
-def short(value: object) -> str:
-    """Return the name of a dtype or layout without ``torch.``."""
-    return str(value).removeprefix("torch.")

@@ -11,8 +11,9 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
     is_functorch_wrapped_tensor,
 )
 
+from gradkit._dtypes import short
 from gradkit.errors import InputError
-from gradkit.numerics._arguments import floating, refuse_other_devices, short
+from gradkit.numerics._arguments import floating, refuse_other_devices
 from gradkit.numerics._ulps import unit_roundoff
 
 __all__ = ["read_compared", "refuse_unlike"]
@@ -147,11 +148,11 @@ def _refuse_others(tensors: Mapping[str, tuple[str, Tensor]]) -> None:
     refuse_other_devices(dict(tensors.values()))
     if len(others) == 2:
         where, referee = others[1][1]
-        coarsest = max((one, others[0][1][1]), key=_unit)
-        if _unit(referee) > _unit(coarsest):
+        coarser = max((one, others[0][1][1]), key=_unit)
+        if _unit(referee) > _unit(coarser):
             raise InputError(
                 f"{where} must be no less precise than what it judges; got"
-                f" {short(referee.dtype)} beside {short(coarsest.dtype)}",
+                f" {short(referee.dtype)} beside {short(coarser.dtype)}",
                 argument=others[1][0],
             )
 

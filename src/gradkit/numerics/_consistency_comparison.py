@@ -8,6 +8,7 @@ import torch
 
 from gradkit._call._referee import converted
 from gradkit._call._request import Request
+from gradkit._dtypes import coarsest, short
 from gradkit._guards._memory import Known
 from gradkit._planner import Planner
 from gradkit._problem._inputs import Inputs
@@ -22,7 +23,6 @@ from gradkit.numerics._consistency_verdict import (
     VERDICTS,
     Judge,
     Verdict,
-    coarsest,
     judged,
 )
 from gradkit.numerics._ulps import unit_roundoff
@@ -52,9 +52,8 @@ class Comparison:
         self._own = self._survey(Precision())
         if not any(e.tensors for e in self._own.events if e.key == _MODEL):
             raise InputError("model must return a tensor", argument="model")
-        self._dtype = coarsest(
-            {t.dtype for e in self._own.events for t in e.tensors.values()}
-        )
+        dtypes = {t.dtype for e in self._own.events for t in e.tensors.values()}
+        self._dtype = coarsest([*filter(_is_floating, dtypes)] or [torch.float64])
         self._judge = Judge(self._own, None, self._own, unit_roundoff(self._dtype))
         if self._differs():
             self._judge.fine = self._try(torch.float64)
@@ -76,7 +75,7 @@ class Comparison:
         """Find a coarser precision to tell by, where the model's is float64."""
         fine = self._judge.fine
         asked = set() if fine is None else fine.asked
-        self._dtype = coarsest({self._dtype, *asked})
+        self._dtype = coarsest([self._dtype, *filter(_is_floating, asked)])
         self._judge.unit = unit_roundoff(self._dtype)
         if self._dtype != torch.float64:
             return
@@ -96,7 +95,7 @@ class Comparison:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            name = str(dtype).removeprefix("torch.")
+            name = short(dtype)
             self._notes.append(f"the model does not run in {name}: {error}")
             return None
 
@@ -145,7 +144,7 @@ class Comparison:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            name = str(dtype).removeprefix("torch.")
+            name = short(dtype)
             self._notes.append(f"no derivative in {name}: {error}")
             return None
 
@@ -171,7 +170,7 @@ class Comparison:
         return BatchConsistencyReport(
             model=events[_MODEL].kind,
             samples=self.samples,
-            dtype=str(self._dtype).removeprefix("torch."),
+            dtype=short(self._dtype),
             slices=dict(self._own.counts),
             rows=tuple(rows),
             verdict=verdict,
@@ -264,3 +263,7 @@ def _row(
         in_float64=verdict.fine, moved=verdict.moved.differing, verdict=verdict.word,
         note=verdict.why, **marks,
     )  # fmt: skip
+
+
+def _is_floating(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point

@@ -17,7 +17,7 @@ from gradkit.numerics._consistency_runs import Findings
 from gradkit.numerics._consistency_trace import Event, Key
 from gradkit.numerics._ulps import unit_roundoff
 
-__all__ = ["VERDICTS", "Judge", "Verdict", "coarsest", "judged", "stays"]
+__all__ = ["VERDICTS", "Judge", "Verdict", "judged", "stays"]
 
 #: From the best to the worst; a row of several tensors has the worst of theirs.
 #: ``"moved"``, rows that are other samples', is none of the public ones.
@@ -55,15 +55,6 @@ class Verdict:
         if other.fine is not None:
             self.fine = max(self.fine or 0.0, other.fine)
         return self
-
-
-def coarsest(dtypes: set[torch.dtype]) -> torch.dtype:
-    """Return the floating dtype with the fewest digits."""
-    return max(
-        (d for d in dtypes if d.is_floating_point),
-        key=lambda d: torch.finfo(d).eps,
-        default=torch.float64,
-    )
 
 
 def stays(fine: Difference, coarse: Difference, unit: float) -> bool:

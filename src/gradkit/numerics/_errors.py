@@ -13,6 +13,7 @@ from gradkit.numerics._operations import (
     PRODUCTS,
     SUMS,
     TRANSFORMS,
+    is_reduction,
     is_solved,
     is_unknown,
     name_of,
@@ -58,9 +59,9 @@ def size_of_error(
         return _of_transform(result, args[1])
     units = units_of(name)
     if name in PRODUCTS:
-        entries = result.numel() if name == "prod" else 1
-        units = max(PRODUCTS[name](*args) / max(entries, 1), 1.0) ** 0.5
-    if "_reduce" in name or name == "scatter":
+        entries = max(result.numel(), 1) if name == "prod" else 1
+        units = max(PRODUCTS[name](*args) / entries, 1.0) ** 0.5
+    if is_reduction(name):
         units = max(reach_of(name, a) for a in args if isinstance(a, Tensor))
     places = reach_of(name, args[0]) if samples(name) else 0.0
 

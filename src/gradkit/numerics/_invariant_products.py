@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradkit._dtypes import short
+
 __all__ = ["UnprovedError", "products"]
 
 #: Longest chain by the BLAS, and by oneDNN where both outer axes are long enough.
@@ -74,9 +76,8 @@ def _chains(left: Tensor, right: Tensor) -> Tensor:
         way = _way(*_kind(a, b))
         if way is not None:
             return way(a, b)[:, :rows, :columns]
-    dtype = str(left.dtype).removeprefix("torch.")
     raise UnprovedError(
-        f"a {dtype} product of {tuple(left.shape)} and {tuple(right.shape)}"
+        f"a {short(left.dtype)} product of {tuple(left.shape)} and {tuple(right.shape)}"
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._solve import check_rows, errors_of, reason_for
+from gradkit._dtypes import short
 from gradkit._explain import sizes_by_name
 from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
@@ -54,10 +55,10 @@ def _measured(
     call: Call, method: Method, truth: Truth, rows: list[Tensor], seconds: float
 ) -> MethodReport:
     verdict, worst = judge(rows, truth)
+    bounds = bounds_of(rows, truth)
     reason, found = None, []
     if verdict == "different":
         names = list(sizes_by_name(call))
-        bounds = bounds_of(truth, rows[0].dtype)
         found = hints(
             {n: r.double() for n, r in zip(names, rows, strict=True)},
             dict(zip(names, truth.rows, strict=True)),
@@ -68,7 +69,7 @@ def _measured(
         reason = _convention(method, truth)
         verdict = "different" if reason is None else "convention"
         reason = reason or _refused(call, method, rows)
-    nothing = verdict == "rounding" and _says_nothing(truth, rows[0].dtype)
+    nothing = verdict == "rounding" and _says_nothing(bounds, truth)
     if verdict == "overflow" or (nothing and truth.overflows):
         verdict, reason = "overflow", _beyond(truth)
     elif nothing:
@@ -105,15 +106,15 @@ def _convention(method: Method, truth: Truth) -> str | None:
 def _beyond(truth: Truth) -> str:
     places = ", ".join(f"{name} ({n})" for name, n in truth.overflows.items())
     return (
-        f"{str(truth.dtype).removeprefix('torch.')} cannot hold what is computed in"
+        f"{short(truth.dtype)} cannot hold what is computed in"
         f" {places}, so no method can be right there. Scale the numbers, or compute in"
         " a wider dtype"
     )
 
 
-def _says_nothing(truth: Truth, dtype: torch.dtype) -> bool:
+def _says_nothing(bounds: list[Tensor], truth: Truth) -> bool:
     """Whether what is allowed is larger than all that is compared."""
-    pairs = zip(bounds_of(truth, dtype), truth.rows, strict=True)
+    pairs = zip(bounds, truth.rows, strict=True)
     norms = [(float(b.norm()), float(r.norm())) for b, r in pairs if r.numel()]
     right = max((r for _, r in norms), default=0.0)
     return right > 0 and max(b for b, _ in norms) > right

@@ -6,7 +6,7 @@ Operations go by their ATen names, without overloads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +14,10 @@ from torch import Tensor
 
 __all__ = [
     "PRODUCTS",
-    "SEVERAL",
     "SUMS",
     "TRANSFORMS",
-    "coarsest",
     "is_exact",
+    "is_reduction",
     "is_solved",
     "is_unknown",
     "keeps_scalars",
@@ -139,7 +138,7 @@ _SINGLE = frozenset(
 )  # fmt: skip
 #: What an elementary function may be off by, in units of roundoff: torch's vector
 #: functions keep within one or two units in the last place.
-SEVERAL = 4.0
+_SEVERAL = 4.0
 _ELEMENTARY = frozenset(
     (
         "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan",
@@ -166,7 +165,7 @@ def is_solved(name: str) -> bool:
 
 def units_of(name: str) -> float:
     """Return by how many roundoffs an operation's result is off."""
-    return 1.0 if name in _SINGLE else SEVERAL
+    return 1.0 if name in _SINGLE else _SEVERAL
 
 
 def is_unknown(func: Any) -> bool:
@@ -185,9 +184,14 @@ def reach_of(name: str, value: Tensor) -> float:
     """
     if samples(name):
         return float(max(value.shape[2:], default=1))
-    if "_reduce" in name or name == "scatter":
-        return max(SEVERAL, value.numel() ** 0.5)
-    return SEVERAL
+    if is_reduction(name):
+        return max(_SEVERAL, value.numel() ** 0.5)
+    return _SEVERAL
+
+
+def is_reduction(name: str) -> bool:
+    """Whether an operation adds up, in places that its arguments say."""
+    return "_reduce" in name or name == "scatter"
 
 
 def samples(name: str) -> bool:
@@ -200,11 +204,6 @@ def rounds(value: Any) -> bool:
     return isinstance(value, Tensor) and (
         value.is_floating_point() or value.is_complex()
     )
-
-
-def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    """Return the floating or complex dtype that keeps the fewest digits."""
-    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def keeps_scalars(func: Any) -> bool:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from gradkit.numerics._operations import coarsest, is_exact, name_of, rounds
+from gradkit._dtypes import coarsest
+from gradkit.numerics._operations import is_exact, name_of, rounds
 
-__all__ = ["Own", "Precisions", "Step"]
+__all__ = ["Own", "Precisions", "Step", "with_casts"]
 
 
 class Step(NamedTuple):
@@ -30,6 +31,25 @@ class Step(NamedTuple):
     name: str
     dtype: torch.dtype
     casts: tuple[torch.dtype | None, ...] = ()
+
+
+def with_casts(
+    given: Any, step: Step, change: Callable[[Tensor, torch.dtype], Tensor]
+) -> Any:
+    """Return arguments with what was cast down on its way changed; none is written to.
+
+    Args:
+        given: Positional and keyword arguments.
+        step: The operation that takes them.
+        change: From a tensor, and the dtype that it was cast to, to another.
+    """
+    casts = iter(step.casts)
+
+    def changed(value: Any) -> Any:
+        dtype = next(casts, None) if isinstance(value, Tensor) else None
+        return value if dtype is None or not rounds(value) else change(value, dtype)
+
+    return tree_map(changed, given)
 
 
 class Own(TorchDispatchMode):

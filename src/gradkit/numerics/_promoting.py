@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from gradkit._dtypes import default_dtype
 from gradkit.numerics._operations import name_of
 
 __all__ = ["Promoted", "promoting", "widening"]
@@ -70,7 +71,7 @@ class Promoted(TorchDispatchMode):
         if name in _CONSTANTS or name in _LIFTED:
             return self._constant(func, name, args, kwargs)
         # Whole numbers are divided in the default dtype.
-        with _default(torch.float64):
+        with default_dtype(torch.float64):
             return self._promoted(func, args, kwargs)
 
     def _constant(
@@ -155,16 +156,6 @@ class Promoted(TorchDispatchMode):
 
 
 @contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
 def widening(own: torch.dtype) -> Iterator[Promoted]:
     """Compute in float64 what a model computes, but on the very numbers it makes.
 
@@ -207,5 +198,5 @@ def promoting() -> Iterator[Promoted]:
         (torch.float64, 1.0, {})
     """
     before = torch.get_default_dtype()
-    with _default(torch.float64), Promoted(before, before) as seen:
+    with default_dtype(torch.float64), Promoted(before, before) as seen:
         yield seen

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gradkit.numerics._operations import is_exact, name_of, rounds
-from gradkit.numerics._own import Precisions
+from gradkit.numerics._own import Precisions, with_casts
 
 __all__ = ["Limited"]
 
@@ -33,24 +33,26 @@ class Limited(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        given = args, dict(kwargs or {})
         if is_exact(func, args):
-            return func(*args, **kwargs)
+            return func(*given[0], **given[1])
         name = name_of(func)
         step = self._following(name)
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        for value, dtype in zip(given, step.casts, strict=False):
-            if dtype is not None and rounds(value):
-                self._limit(f"a cast before {name}", value, dtype)
-        result = func(*args, **kwargs)
+        if any(step.casts) and not func._schema.is_mutable:
+            cast = f"a cast before {name}"
+            given = with_casts(given, step, lambda t, d: self._limited(cast, t, d))
+        result = func(*given[0], **given[1])
         for value in tree_leaves(result):
             if rounds(value) and value.layout == torch.strided:
-                self._limit(name, value, step.dtype)
+                limited = self._limited(name, value, step.dtype)
+                if limited is not value:
+                    value.copy_(limited)
         return result
 
-    def _limit(self, name: str, value: Tensor, dtype: torch.dtype) -> None:
+    def _limited(self, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
         beyond = (value.abs() > torch.finfo(dtype).max) & value.isfinite()
         count = int(beyond.sum())
-        if count:
-            self.found[name] = self.found.get(name, 0) + count
-            value.copy_(torch.where(beyond, value * float("inf"), value))
+        if not count:
+            return value
+        self.found[name] = self.found.get(name, 0) + count
+        return torch.where(beyond, value * float("inf"), value)

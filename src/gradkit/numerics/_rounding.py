@@ -18,17 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map, tree_map_only
 
 from gradkit.numerics._errors import may_be_off, size_of_error
 from gradkit.numerics._kernels import opened
 from gradkit.numerics._operations import is_exact, keeps_scalars, name_of, rounds
-from gradkit.numerics._own import Precisions, Step
+from gradkit.numerics._own import Precisions, Step, with_casts
 from gradkit.numerics._ulps import unit_roundoff
 
 __all__ = ["Rounding"]
@@ -59,7 +60,7 @@ class Rounding(TorchDispatchMode):
             return func(*given[0], **given[1])
         step = self._whole or self._following(name_of(func))
         if self._whole is None and any(step.casts) and not func._schema.is_mutable:
-            given = self._with_casts(given, step)
+            given = with_casts(given, step, partial(self._off, size=Tensor.abs))
         given = self._with_scalars(given, step.dtype)
         parts = opened(func)
         if parts is not None:
@@ -67,7 +68,9 @@ class Rounding(TorchDispatchMode):
                 return parts(*given[0], **given[1])
         size = may_be_off(func)
         if size is not None:
-            given = _changed(given, lambda value: self._off(value, size, step.dtype))
+            given = tree_map_only(
+                Tensor, partial(self._off, dtype=step.dtype, size=size), given
+            )
         result = func(*given[0], **given[1])
         sizes = size_of_error(func, given[0], given[1], result)
         self._move(result, sizes, step.dtype)
@@ -95,18 +98,8 @@ class Rounding(TorchDispatchMode):
 
         return tree_map(moved, given)
 
-    def _with_casts(self, given: Any, step: Step) -> Any:
-        """Round what was cast down on its way to an operation."""
-        casts = iter(step.casts)
-
-        def cast(value: Tensor) -> Tensor:
-            dtype = next(casts, None)
-            return value if dtype is None else self._off(value, Tensor.abs, dtype)
-
-        return _changed(given, cast)
-
     def _off(
-        self, value: Tensor, size: Callable[[Tensor], Tensor], dtype: torch.dtype
+        self, value: Tensor, dtype: torch.dtype, size: Callable[[Tensor], Tensor]
     ) -> Tensor:
         if not rounds(value):
             return value
@@ -128,10 +121,3 @@ class Rounding(TorchDispatchMode):
             size = u * size + torch.where(y == 0, 0.0, smallest)
             error = drawn.to(y.device) * size
             y.add_(torch.where(error.isfinite(), error, 0.0))
-
-
-def _changed(given: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    leaves, tree = tree_flatten(given)
-    return tree_unflatten(
-        [change(v) if isinstance(v, Tensor) else v for v in leaves], tree
-    )

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradkit._call._open import Call
 from gradkit._call._referee import reopened
+from gradkit._dtypes import coarsest
 from gradkit._methods import METHODS
 from gradkit._methods._collected import collected
 from gradkit._methods._method import Method
 from gradkit.errors import InputError
 from gradkit.numerics._decisions import Decision, Decisions, flips
-from gradkit.numerics._operations import coarsest
 from gradkit.numerics._own import Own, Precisions
 from gradkit.numerics._promoting import Promoted, widening
 from gradkit.numerics._range import Limited

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradkit._dtypes import short
 from gradkit.errors import InputError
 from gradkit.numerics._arguments import (
     floating,
     refuse_other_devices,
     refusing_as,
-    short,
 )
 
 __all__ = ["BITS", "ulp_distance", "unit_roundoff"]

@@ -44,12 +44,13 @@ class Worst:
     ulps: int
 
 
-def bounds_of(truth: Truth, dtype: torch.dtype) -> list[Tensor]:
-    """Return what each entry may be off by through rounding."""
-    u, least = unit_roundoff(dtype), torch.finfo(dtype).tiny
+def bounds_of(found: Sequence[Tensor], truth: Truth) -> list[Tensor]:
+    """Return what each entry of rows may be off by through rounding."""
     return [
-        _factors(truth, row) * spread + u * row.abs() + least
-        for spread, row in zip(truth.spread, truth.rows, strict=True)
+        _factors(truth, right) * spread
+        + unit_roundoff(rows.dtype) * right.abs()
+        + torch.finfo(rows.dtype).tiny
+        for rows, spread, right in zip(found, truth.spread, truth.rows, strict=True)
     ]
 
 
@@ -73,8 +74,8 @@ def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
     over = torch.zeros(samples, dtype=torch.bool, device="cpu")
     worst: Worst | None = None
     beyond = 0.0
-    for i, rows in enumerate(found):
-        limit = bounds_of(truth, rows.dtype)[i]
+    bounds = bounds_of(found, truth)
+    for i, (rows, limit) in enumerate(zip(found, bounds, strict=True)):
         gap = _gap(rows, truth.rows[i])
         part = (gap / limit).nan_to_num(nan=float("inf"))
         over |= (~(gap <= limit)).flatten(1).any(1).cpu()
@@ -91,9 +92,11 @@ def judge(found: Sequence[Tensor], truth: Truth) -> tuple[str, Worst | None]:
         return ("different", worst) if scaled else (verdict, worst)
     verdict = "branch"
     for n in over.nonzero()[:, 0].tolist():
-        if _by_another_branch(found, truth, n):
+        own = [rows[n] for rows in found]
+        doubled = [2 * limit[n] for limit in bounds]
+        if _by_another_branch(own, doubled, truth, n):
             continue
-        if not _by_overflow(found, truth, n):
+        if not _by_overflow(own, doubled, truth, n):
             return "different", worst
         verdict = "overflow"
     return verdict, worst
@@ -142,30 +145,30 @@ def _factor(rows: Tensor, right: Tensor) -> float:
     return float((gap * right).sum()) / square if finite else 0.0
 
 
-def _by_another_branch(found: Sequence[Tensor], truth: Truth, sample: int) -> bool:
+def _by_another_branch(
+    own: Sequence[Tensor], limits: Sequence[Tensor], truth: Truth, sample: int
+) -> bool:
     """Whether a sample's rows are what comes of decisions that rounding changes."""
-    for touched, others in truth.others:
-        if not bool(touched[sample]):
-            continue
-        fits = True
-        for i, rows in enumerate(found):
-            limit = 2 * bounds_of(truth, rows.dtype)[i][sample]
-            gap = _gap(rows[sample], others[i][sample])
-            fits = fits and bool((gap <= limit).all())
-        if fits:
-            return True
-    return False
+    return any(
+        all(
+            bool((_gap(rows, other[sample]) <= limit).all())
+            for rows, other, limit in zip(own, others, limits, strict=True)
+        )
+        for touched, others in truth.others
+        if bool(touched[sample])
+    )
 
 
-def _by_overflow(found: Sequence[Tensor], truth: Truth, sample: int) -> bool:
+def _by_overflow(
+    own: Sequence[Tensor], limits: Sequence[Tensor], truth: Truth, sample: int
+) -> bool:
     """Whether a sample's rows are what its own precision's range makes of them."""
     if truth.limited is None:
         return False
-    for i, rows in enumerate(found):
-        here, limit = rows[sample], 2 * bounds_of(truth, rows.dtype)[i][sample]
+    for i, (rows, limit) in enumerate(zip(own, limits, strict=True)):
         # Which infinities meet, and give NaN, is a matter of order.
-        fits = ~here.isfinite() | (_gap(here, truth.rows[i][sample]) <= limit)
-        fits |= _gap(here, truth.limited[i][sample]) <= limit
+        fits = ~rows.isfinite() | (_gap(rows, truth.rows[i][sample]) <= limit)
+        fits |= _gap(rows, truth.limited[i][sample]) <= limit
         if not bool(fits.all()):
             return False
     return True

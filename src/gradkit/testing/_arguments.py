@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._dtypes import short
 from gradkit.errors import InputError, UnsupportedModelError
 from gradkit.testing._subject import Subject
 
-__all__ = ["MODES", "dtype_name", "opened", "read_arguments", "refuse_unrepeatable"]
+__all__ = ["MODES", "opened", "read_arguments", "refuse_unrepeatable"]
 
 MODES = ("reverse", "forward")
 _DTYPES = (torch.float64, torch.float32)
@@ -41,7 +42,7 @@ def opened(
                     ) from error
                 raise error from None
         raise UnsupportedModelError(
-            f"function runs as it is, but not in {dtype_name(dtype)}"
+            f"function runs as it is, but not in {short(dtype)}"
             f" ({type(error).__name__}: {str(error).splitlines()[0][:160]}). Pass"
             " reference=, a plain version of it that runs in float64; for a lambda"
             " around a module pass the module itself, which is converted; or"
@@ -115,7 +116,3 @@ def read_arguments(
         if not good:
             raise InputError(f"{name} must be {text}", argument=name)
     return modes
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gradkit._call._public import public
+from gradkit._dtypes import short
 from gradkit.errors import AgreementError, InputError
 from gradkit.testing._arguments import (
     MODES,
-    dtype_name,
     opened,
     read_arguments,
     refuse_unrepeatable,
@@ -172,7 +172,7 @@ def _point(problem: Problem, dtype: torch.dtype, findings: Findings) -> Point:
     broken = torch.nonzero(~point.centre.isfinite())[:, 0]
     if point.coarse:
         findings.notes.setdefault(
-            f"it computes in {dtype_name(problem.lowest or dtype)} inside, and"
+            f"it computes in {short(problem.lowest or dtype)} inside, and"
             " tolerances are those of that; pass reference= for a closer look"
         )
     if len(broken) and len(broken) == len(point.centre):

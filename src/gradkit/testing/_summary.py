@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from gradkit.testing._arguments import MODES, dtype_name
+from gradkit._dtypes import short
+from gradkit.testing._arguments import MODES
 from gradkit.testing._report import Findings, GradientReport
 from gradkit.testing._subject import Subject
 
@@ -51,7 +52,7 @@ def report_of(
             findings.notes.setdefault(f"{variable.name} has no entries")
     for name in sorted(subject.written):
         findings.notes.setdefault(f"the function writes to {name} in place")
-    dtypes = sorted({dtype_name(v.value.dtype) for v in subject.variables})
+    dtypes = sorted({short(v.value.dtype) for v in subject.variables})
     return GradientReport(
         _title(function),
         compared_with,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from gradkit._dtypes import short
 from gradkit._problem._inputs import as_position
 from gradkit._problem._names import nearest
 from gradkit._problem._tree import Leaf
@@ -118,7 +119,7 @@ def _refuse(value: Tensor, name: str) -> None:
     elif value.is_nested:
         kind = "nested"
     elif value.layout is not torch.strided:
-        kind = str(value.layout).removeprefix("torch.")
+        kind = short(value.layout)
     elif value.is_quantized:
         kind = "quantised"
     elif value.device.type == "meta":
