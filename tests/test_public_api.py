@@ -47,6 +47,7 @@ NAMES = {
     "parameter_jacobian",
     "per_sample_gradients",
     "rules_method",
+    "saliency",
     "shared",
     "testing",
 }
@@ -67,6 +68,24 @@ SIGNATURES = {
     " batch_sizes=(1,))",
     "batch_invariant": "()",
     "numerics.explain_difference": "(a, b, referee=None, *, terms=None, samples=None)",
+    "saliency.gradient": "(model, inputs, objective, *, wrt=None, of=None,"
+    " max_memory=None)",
+    "saliency.gradient_times_input": "(model, inputs, objective, *, wrt=None, of=None,"
+    " max_memory=None)",
+    "saliency.guided_backprop": "(model, inputs, objective, *, wrt=None, of=None,"
+    " max_memory=None)",
+    "saliency.integrated_gradients": "(model, inputs, objective, *, baseline=0.0,"
+    " steps=50, rule='gauss_legendre', max_gap=None, wrt=None, of=None,"
+    " max_memory=None)",
+    "saliency.expected_gradients": "(model, inputs, objective, *, baselines, draws=50,"
+    " seed=0, wrt=None, of=None, max_memory=None)",
+    "saliency.smoothgrad": "(model, inputs, objective, *, draws=50, noise=0.15,"
+    " statistic='mean', seed=0, wrt=None, of=None, max_memory=None)",
+    "saliency.grad_cam": "(model, inputs, objective, *, wrt, of=None)",
+    "saliency.occlusion": "(model, inputs, objective, *, window, stride=None,"
+    " baseline=0.0, max_memory=None)",
+    "saliency.completeness_gap": "(attributions, model, inputs, objective, *,"
+    " baseline=0.0, wrt=None, of=None)",
     "objectives.weighted_sum": "(weights)",
     "objectives.class_score": "(index)",
     "objectives.sample_loss": "(criterion, targets, *, reduction=None)",

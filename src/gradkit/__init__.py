@@ -26,7 +26,7 @@ from gradkit._rules._rule import Rule
 from gradkit._subject import Subject
 
 if TYPE_CHECKING:
-    from gradkit import numerics, testing
+    from gradkit import numerics, saliency, testing
     from gradkit.numerics._agreement import assert_agreement, compare_methods
     from gradkit.numerics._consistency import batch_consistency
     from gradkit.numerics._consistency_report import BatchConsistencyReport
@@ -60,6 +60,7 @@ __all__ = [
     "parameter_jacobian",
     "per_sample_gradients",
     "rules_method",
+    "saliency",
     "shared",
     "testing",
 ]
@@ -73,6 +74,7 @@ _LATER = {
     "batch_invariant": "gradkit.numerics._invariant",
     "compare_methods": "gradkit.numerics._agreement",
     "numerics": "gradkit.numerics",
+    "saliency": "gradkit.saliency",
     "testing": "gradkit.testing",
 }
 

@@ -26,13 +26,15 @@ def evaluate(
     batched: bool,
     renew: bool = True,
     known: bool = False,
+    values_only: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``.
 
     It is called once, on the outputs of the whole batch. Unless the result keeps
     its graph, it sees copies that no graph of the model hangs on. That it does not
     couple samples is proved; of one of ``gk.objectives`` only where proofs are renewed,
-    and of what is ``known`` not at all.
+    and of what is ``known`` not at all. One whose ``values_only`` are wanted may be a
+    count, without a gradient.
     """
     outputs = graph.outputs
     if objective is None:
@@ -48,6 +50,8 @@ def evaluate(
     if not batched and isinstance(values, Tensor) and values.numel() == 1:
         values = values.reshape(1)
     values = check_objective_values(values, graph.samples)
+    if not values.requires_grad and values_only:
+        return values, torch.zeros(graph.samples, outputs.width, device=graph.device)
     if not values.requires_grad and any(t.requires_grad for t in leaves):
         raise InputError(
             "objective must carry a gradient from the outputs to its values; it does"

@@ -103,7 +103,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
     entries, form, parameters = [], "inputs", ()
     mapping = {} if given is None else given.mapping
     if request.kind == "inputs":
-        entries, form = read_wrt(target, inputs, request.wrt)
+        if not request.values_only:
+            entries, form = read_wrt(target, inputs, request.wrt)
     elif given is None:
         parameters = read_parameters(target, request.parameters)
     else:
@@ -148,6 +149,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
                     batched=inputs.batched,
                     renew=guard.closely,
                     known=given is not None,
+                    values_only=request.values_only,
                 )
         guard.observe()
         known = recall(target.identity, _kind(request, inputs, forwards, graph))
@@ -166,7 +168,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
         due = known.proof_is_due() or request.renew or unnamed
         due = due and given is None
         planner.renew = due
-        if given is None:
+        if given is None and not request.values_only:
             refuse_lost_gradient(task, due=due)
         proved = True
         if inputs.batched and given is None:

@@ -48,6 +48,8 @@ class Request:
     create_graph: bool = False
     #: Whether the proof of independence is made again whatever is remembered.
     renew: bool = False
+    #: Whether an objective's values are wanted, and no derivative.
+    values_only: bool = False
 
     @property
     def kind(self) -> Literal["inputs", "parameters"]:

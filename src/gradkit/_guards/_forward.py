@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradkit._guards._graph import Graph
-from gradkit._guards._hooks import Capture, hooked, keep, record, shifted
+from gradkit._guards._hooks import Capture, hooked, keep, placed, record, shifted
 from gradkit._guards._lone import straighten
 from gradkit._guards._notes import annotate
 from gradkit._guards._starts import (
@@ -21,6 +21,7 @@ from gradkit._guards._starts import (
     live_tensor,
     nudged,
     order_of,
+    refuse_views,
     some,
 )
 from gradkit._guards._trace import Untouched
@@ -71,14 +72,10 @@ class Forwards:
             if module is not None:
                 guard.adopt(module)
         self.outputs: Outputs | None = None
+        self._placed: tuple[Tensor, ...] = ()
         for parameter, live in zip(self.parameters, self._live, strict=True):
-            if live is not parameter.tensor and guard.state.views_of(parameter.tensor):
-                raise UnsupportedModelError(
-                    f"parameter {parameter.name!r} is frozen or has hooks, and the"
-                    " model also holds a view of it, which its private copy would not"
-                    " reach; let it require grad, or make the view in forward",
-                    parameter=parameter.name,
-                )
+            if live is not parameter.tensor:
+                refuse_views(guard, parameter)
         self._look_ups = bool(parameters) and any(
             t.role == "sample" and not t.tensor.is_floating_point()
             for t in inputs.tensors
@@ -90,6 +87,16 @@ class Forwards:
         part.parameters = tuple(self.parameters[i] for i in places)
         part._live = [self._live[i] for i in places]
         return part
+
+    def at(self, tensors: Sequence[Tensor], placed: Sequence[Tensor] = ()) -> Forwards:
+        """Return the same forwards at other inputs, of any number of samples each.
+
+        ``placed`` stand in place of the outputs of the submodules that ``wrt`` names.
+        """
+        there = copy(self)
+        there.inputs = self.inputs.at(tensors)
+        there._placed = tuple(placed)
+        return there
 
     # -- the ordinary graph ---------------------------------------------------
 
@@ -129,7 +136,8 @@ class Forwards:
             tape or nullcontext(),
         ):
             self._place(self._live)
-            outputs = self._call(leaf, captures, record, tape)
+            make_hook = placed(self._placed) if self._placed else record
+            outputs = self._call(leaf, captures, make_hook, tape)
         read = self._read(outputs, count, whole=samples is None)
         if count == 1:
             straighten(read.tensors, leaf)

@@ -13,7 +13,7 @@ from gradkit._problem._names import only_tensor
 from gradkit._problem._tree import leaves, map_leaves
 from gradkit.errors import InputError
 
-__all__ = ["Capture", "hooked", "keep", "record", "shifted"]
+__all__ = ["Capture", "hooked", "keep", "placed", "record", "shifted"]
 
 
 @dataclass
@@ -89,6 +89,22 @@ def shifted(deltas: Sequence[Tensor]) -> Callable[[Capture, int], Any]:
             capture.calls += 1
             old = only_tensor(output, capture.name)
             return _replace(output, old, old + deltas[index].reshape(old.shape))
+
+        return hook
+
+    return make
+
+
+def placed(values: Sequence[Tensor]) -> Callable[[Capture, int], Any]:
+    """Return hooks that put other values in place of a submodule's output."""
+
+    def make(capture: Capture, index: int) -> Any:
+        def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
+            capture.calls += 1
+            old = only_tensor(output, capture.name)
+            value = values[index].detach().to(old.dtype).requires_grad_()
+            capture.value = value
+            return _replace(output, old, value.clone())
 
         return hook
 

@@ -10,10 +10,20 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradkit._guards._private import like_original
+from gradkit._guards._trace import Untouched
 from gradkit._problem._names import Entry
 from gradkit._problem._parameters import Parameter
+from gradkit.errors import UnsupportedModelError
 
-__all__ = ["how_many", "kernels", "live_tensor", "nudged", "order_of", "some"]
+__all__ = [
+    "how_many",
+    "kernels",
+    "live_tensor",
+    "nudged",
+    "order_of",
+    "refuse_views",
+    "some",
+]
 
 
 def how_many(samples: slice | Tensor | None, every: int) -> int:
@@ -62,6 +72,17 @@ def live_tensor(parameter: Parameter) -> Tensor:
     if not parameter.slots:
         return tensor
     return like_original(tensor, tensor.detach(), requires_grad=True)
+
+
+def refuse_views(guard: Untouched, parameter: Parameter) -> None:
+    """Refuse a parameter with a private copy of which the model holds a view."""
+    if guard.state.views_of(parameter.tensor):
+        raise UnsupportedModelError(
+            f"parameter {parameter.name!r} is frozen or has hooks, and the model also"
+            " holds a view of it, which its private copy would not reach; let it"
+            " require grad, or make the view in forward",
+            parameter=parameter.name,
+        )
 
 
 def nudged(tensor: Tensor, amount: float, rows: Tensor | None) -> Tensor:

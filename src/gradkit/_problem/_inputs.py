@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
-    is_functorch_wrapped_tensor,
-)
 from torch.nn.utils.rnn import PackedSequence
 
+from gradkit._problem._kinds import refuse_kind
 from gradkit._problem._tree import flatten
 from gradkit.errors import InputError
 
@@ -105,68 +103,19 @@ class Inputs:
         # A lone tensor answers to position 0, which is not an index into it.
         return whole if self.keys.get(0) and self.lone else whole[within]
 
+    def at(self, tensors: Sequence[Tensor]) -> Inputs:
+        """Return the same structure around other tensors, of as many samples each."""
+        found = tuple(
+            replace(old, tensor=new)
+            for old, new in zip(self.tensors, tensors, strict=True)
+        )
+        counts = [len(t.tensor) for t in found if t.role == "sample"]
+        return replace(self, tensors=found, samples=counts[0] if self.batched else 1)
+
     @property
     def lone(self) -> bool:
         """Whether ``inputs`` is one bare tensor."""
         return len(self.tensors) == 1 and self.tensors[0].path == ""
-
-
-_ADVICE_ARRAY = "write torch.from_numpy(x).float()"
-
-
-def _refuse_kind(path: str, value: Any) -> None:
-    """Refuse the kinds of tensors that have no gradient here, by name."""
-    place = f"inputs{path}"
-    if isinstance(value, np.ndarray):
-        raise InputError(
-            f"{place} must be a torch.Tensor; got a numpy.ndarray"
-            f" ({value.dtype}, shape {value.shape}); {_ADVICE_ARRAY}",
-            argument=place,
-        )
-    if isinstance(value, PackedSequence):
-        raise InputError(
-            f"{place} is a PackedSequence, whose first axis mixes samples and steps;"
-            " pass the padded tensor and its lengths, and pack inside the model",
-            argument=place,
-        )
-    if not isinstance(value, Tensor) or _is_usual(value):
-        return
-    kinds = {
-        "complex": (value.is_complex(), "pass torch.view_as_real(x)"),
-        "nested": (value.is_nested, "pad it to one tensor with a mask"),
-        "sparse": (value.layout is not torch.strided, "pass x.to_dense()"),
-        "quantized": (value.is_quantized, "pass x.dequantize()"),
-        "meta": (value.device.type == "meta", "pass a tensor that holds values"),
-        "distributed": (type(value).__name__ == "DTensor", "pass x.full_tensor()"),
-    }
-    for kind, (hit, advice) in kinds.items():
-        if hit:
-            raise InputError(
-                f"{place} is a {kind} tensor, which is not supported; {advice}",
-                argument=place,
-                kind=kind,
-            )
-    if is_functorch_wrapped_tensor(value):
-        raise InputError(
-            f"{place} is inside a torch.func transform (vmap, grad, jacrev or jacfwd),"
-            " through which gradkit does not differentiate; nest gradkit's own"
-            " functions instead, the inner one with create_graph=True",
-            argument=place,
-            transformed=True,
-        )
-
-
-def _is_usual(value: Tensor) -> bool:
-    """Whether a tensor is of no kind that is refused; quick, for the usual case."""
-    return (
-        type(value) is Tensor
-        and value.layout is torch.strided
-        and value.device.type != "meta"
-        and not value.is_complex()
-        and not value.is_quantized
-        and not value.is_nested
-        and not is_functorch_wrapped_tensor(value)
-    )
 
 
 def _role(value: Tensor, is_shared: bool) -> str:
@@ -259,7 +208,7 @@ def read_inputs(inputs: Any, batched: bool | None) -> Inputs:
     for place, (path, value) in enumerate(found_leaves):
         is_shared = isinstance(value, Shared)
         value = value.tensor if is_shared else value
-        _refuse_kind(path, value)
+        refuse_kind(path, value)
         if isinstance(value, Tensor):
             found.append(InputTensor(path, _own(value), _role(value, is_shared)))
             places.append(place)

@@ -1,0 +1,35 @@
+"""Saliency: which entries of an input a model's number depends on, and by how much.
+
+Every function returns signed tensors shaped like what ``wrt`` names, by default the
+floating inputs; ``absolute`` and ``over_channels`` reduce them.
+"""
+
+from gradkit.saliency._completeness import completeness_gap
+from gradkit.saliency._curves import Curve, deletion_curve, insertion_curve
+from gradkit.saliency._expected import expected_gradients
+from gradkit.saliency._grad_cam import grad_cam
+from gradkit.saliency._gradient import gradient, gradient_times_input
+from gradkit.saliency._guided import guided_backprop
+from gradkit.saliency._integrated import integrated_gradients
+from gradkit.saliency._occlusion import occlusion
+from gradkit.saliency._reduce import absolute, channel_max, channel_norm, channel_sum
+from gradkit.saliency._smooth import smoothgrad
+
+__all__ = [
+    "Curve",
+    "absolute",
+    "channel_max",
+    "channel_norm",
+    "channel_sum",
+    "completeness_gap",
+    "deletion_curve",
+    "expected_gradients",
+    "grad_cam",
+    "gradient",
+    "gradient_times_input",
+    "guided_backprop",
+    "insertion_curve",
+    "integrated_gradients",
+    "occlusion",
+    "smoothgrad",
+]

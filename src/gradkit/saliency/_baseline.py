@@ -1,0 +1,225 @@
+"""Baselines: what a map is relative to, in place of what ``wrt`` names."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._problem._tree import plain
+from gradkit.errors import InputError
+from gradkit.saliency._field import Field
+from gradkit.saliency._points import Point
+
+__all__ = ["read_baselines", "read_references"]
+
+
+def read_baselines(field: Field, baseline: Any) -> list[Point]:
+    """Return every baseline as one tensor ``(N, *)`` per source.
+
+    A list holds several. With ``wrt`` a submodule, integers and structures like the
+    inputs are run up to it.
+    """
+    several = baseline if isinstance(baseline, list) else [baseline]
+    if not several:
+        raise InputError("baseline must not be an empty list", argument="baseline")
+    return [_baseline(field, one) for one in several]
+
+
+def _baseline(field: Field, given: Any) -> Point:
+    if isinstance(given, numbers.Real) and not isinstance(given, bool):
+        return [_filled(s, float(given)) for s in field.sources]
+    if field.has_submodules:
+        if isinstance(given, Tensor) and given.is_floating_point():
+            _refuse_several(field)
+            return [_like(given, field.sources[0], "baseline")]
+        if isinstance(given, (Tensor, tuple, Mapping)):
+            return field.sources_of(_inputs_like(field, given))
+    elif isinstance(given, Tensor):
+        _refuse_several(field)
+        return [_like(given, field.sources[0], "baseline")]
+    elif isinstance(given, (tuple, Mapping)):
+        return _structured(field, given)
+    raise InputError(
+        "baseline must be a number, a tensor that broadcasts to what wrt names, or a"
+        f" list of them; got {type(given).__name__}",
+        argument="baseline",
+    )
+
+
+def _filled(source: Tensor, value: float) -> Tensor:
+    return torch.full_like(source, value)
+
+
+def _refuse_several(field: Field) -> None:
+    if len(field.sources) > 1:
+        shapes = ", ".join(str(tuple(s.shape)) for s in field.sources)
+        raise InputError(
+            f"baseline is one tensor, but there are {len(field.sources)} to explain"
+            f" (shapes {shapes}); give a number, or a tuple or mapping like the inputs",
+            argument="baseline",
+        )
+
+
+def _like(value: Any, source: Tensor, place: str) -> Tensor:
+    """Return a number or tensor with the shape and dtype of ``source``."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return _filled(source, float(value))
+    if not isinstance(value, Tensor) or value.is_complex():
+        raise InputError(
+            f"{place} must be a number or a tensor; got {type(value).__name__}",
+            argument="baseline",
+        )
+    try:
+        found = value.detach().to(source.dtype).expand(source.shape)
+    except RuntimeError:
+        raise InputError(
+            f"{place} must broadcast to shape {tuple(source.shape)}; got"
+            f" {tuple(value.shape)}",
+            argument="baseline",
+            shape=tuple(value.shape),
+        ) from None
+    _check(value, source, place)
+    return found
+
+
+def _check(value: Tensor, source: Tensor, place: str) -> None:
+    if value.device != source.device:
+        raise InputError(
+            f"{place} must be on the device of the inputs, {source.device}; it is on"
+            f" {value.device}",
+            argument="baseline",
+        )
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        raise InputError(
+            f"{place} must hold finite numbers; it holds NaN or an infinity",
+            argument="baseline",
+        )
+
+
+def _structured(field: Field, given: Any) -> Point:
+    """Return a baseline that has the structure of the inputs, entry by entry."""
+    values = _entries(field, given)
+    found = []
+    for source, place in zip(field.sources, field.places, strict=True):
+        path = "" if place is None else field.call.inputs.tensors[place].path
+        if place not in values:
+            raise InputError(
+                f"baseline must give a value for inputs{path}", argument="baseline"
+            )
+        found.append(_like(values[place], source, f"baseline{path}"))
+    return found
+
+
+def _inputs_like(field: Field, given: Any) -> list[Tensor]:
+    """Return the inputs' tensors with those that a baseline gives in their place."""
+    tensors = field.call.inputs.tensors
+    values = _entries(field, given)
+    found = []
+    for place, own in enumerate(tensors):
+        value = values.get(place)
+        if value is None:
+            found.append(own.tensor)
+            continue
+        mixed = not own.tensor.is_floating_point() and (
+            isinstance(value, Tensor) and value.is_floating_point()
+        )
+        if mixed:
+            raise InputError(
+                f"baseline{own.path} must be of whole numbers, like inputs{own.path};"
+                f" got {value.dtype}",
+                argument="baseline",
+            )
+        found.append(_like(value, own.tensor, f"baseline{own.path}"))
+    return found
+
+
+def _entries(field: Field, given: Any) -> dict[int | None, Any]:
+    """Return what a baseline gives, by the places of the inputs' tensors.
+
+    Entries that a mapping lacks, or that are ``None``, are left out.
+    """
+    inputs = field.call.inputs
+    if isinstance(given, Tensor):
+        whole = [i for i, t in enumerate(inputs.tensors) if t.role == "sample"]
+        if len(whole) != 1:
+            raise InputError(
+                "baseline is one tensor, but the inputs hold"
+                f" {len(whole)} with samples; give a tuple or mapping like the inputs",
+                argument="baseline",
+            )
+        return {whole[0]: given}
+    opened = plain(given)
+    pairs = opened.items() if isinstance(opened, Mapping) else enumerate(opened)
+    found: dict[int | None, Any] = {}
+    for key, value in pairs:
+        places = inputs.keys.get(key)
+        if places is None or (value is not None and len(places) != 1):
+            known = ", ".join(map(repr, inputs.keys))
+            raise InputError(
+                f"baseline[{key!r}] must be the place of one tensor in the inputs"
+                f" (there: {known})",
+                argument="baseline",
+            )
+        if value is not None:
+            found[places[0]] = value
+    return found
+
+
+def read_references(field: Field, baselines: Any) -> Point:
+    """Return a set of ``M`` baselines to draw from, ``(M, *)`` per source."""
+    values = baselines
+    if isinstance(values, list) and all(isinstance(v, Tensor) for v in values):
+        values = torch.stack(values) if values else None
+    if not isinstance(values, (Tensor, tuple, Mapping)):
+        raise InputError(
+            "baselines must be samples (M, *in) to draw from, or a tuple or mapping of"
+            f" them like the inputs; got {type(baselines).__name__}",
+            argument="baselines",
+        )
+    hidden = isinstance(values, Tensor) and values.is_floating_point()
+    if field.has_submodules and not hidden:
+        return field.sources_of(_references_like(field, values))
+    if isinstance(values, Tensor):
+        found = dict.fromkeys(field.places, values)
+    else:
+        found = _entries(field, values)
+    return [
+        _reference(found.get(place), source)
+        for place, source in zip(field.places, field.sources, strict=True)
+    ]
+
+
+def _reference(value: Any, like: Tensor) -> Tensor:
+    wanted = "".join(f", {size}" for size in like.shape[1:])
+    is_set = isinstance(value, Tensor) and value.ndim == like.ndim and len(value) > 0
+    if not is_set or value.shape[1:] != like.shape[1:]:
+        got = tuple(value.shape) if isinstance(value, Tensor) else value
+        raise InputError(
+            f"baselines must be samples (M{wanted}), at least one; got {got}",
+            argument="baselines",
+        )
+    _check(value, like, "baselines")
+    return value.detach().to(like.dtype)
+
+
+def _references_like(field: Field, given: Any) -> list[Tensor]:
+    """Return inputs of ``M`` samples, to be run up to a submodule."""
+    values = _entries(field, given)
+    found = []
+    for place, own in enumerate(field.call.inputs.tensors):
+        if own.role != "sample":
+            found.append(own.tensor)
+        else:
+            found.append(_reference(values.get(place), own.tensor))
+    counts = {len(t) for t in found if t.ndim}
+    if len({len(values[i]) for i in values}) > 1:
+        raise InputError(
+            "baselines must hold as many samples in every tensor; got"
+            f" {sorted(counts)}",
+            argument="baselines",
+        )
+    return found

@@ -1,0 +1,227 @@
+"""Curves of an objective while entries are deleted, or inserted, by a map's order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call._public import public
+from gradkit.errors import InputError
+from gradkit.saliency._arguments import whole_number
+from gradkit.saliency._baseline import read_baselines
+from gradkit.saliency._field import Field, open_field
+from gradkit.saliency._points import Point
+
+__all__ = ["Curve", "deletion_curve", "insertion_curve"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """An objective while ever more entries are deleted, or inserted.
+
+    Attributes:
+        kind: ``"deletion"`` or ``"insertion"``.
+        fractions: ``(S + 1,)``, the share of entries changed so far, from 0 to 1.
+        values: ``(N, S + 1)``, the objective.
+    """
+
+    kind: str
+    fractions: Tensor
+    values: Tensor
+
+    @property
+    def area(self) -> Tensor:
+        """The area below each sample's curve, ``(N,)``, in units of the objective.
+
+        A map that finds what matters has a small one under deletion, and a large one
+        under insertion.
+        """
+        return torch.trapezoid(self.values, self.fractions.to(self.values), dim=1)
+
+    def __repr__(self) -> str:
+        samples, points = self.values.shape
+        mean = float(self.area.mean()) if samples else math.nan
+        return (
+            f"Curve({self.kind} of {samples} samples at {points} shares, mean area"
+            f" {mean:.4g})"
+        )
+
+
+@public
+def deletion_curve(
+    attributions: Tensor,
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    *,
+    steps: int = 28,
+    baseline: Any = 0.0,
+    max_memory: int | str | None = None,
+) -> Curve:
+    """Return the objective while the highest-rated entries are deleted first.
+
+    Args:
+        attributions: ``(N, *in)``, or with axes of size 1 in it, as the channels of
+            Grad-CAM: all entries there are deleted at once. The largest goes first,
+            and the most negative last; give ``absolute(maps)`` for magnitudes. Equal
+            ones go in the order of memory.
+        model: As in :func:`occlusion`.
+        inputs: As in :func:`occlusion`.
+        objective: As in :func:`occlusion`; in the source it is the probability of the
+            class, ``lambda outputs: outputs.softmax(1)[:, k]``.
+        steps: In how many equal parts entries are deleted; at most one entry each.
+        baseline: What an entry is replaced by, as in :func:`occlusion`. The values of
+            a *list* are averaged.
+        max_memory: As in :func:`occlusion`.
+
+    Returns:
+        A :class:`Curve`; its ``area`` is small where the map finds what matters.
+
+    Raises:
+        InputError: As in :func:`occlusion`; and where the attributions are not shaped
+            like the inputs, or not finite.
+        SampleDependenceError: As in :func:`occlusion`.
+
+    Cost:
+        ``steps`` forward passes for each baseline.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 1.0]]))
+        >>> map = gk.saliency.gradient(layer, torch.ones(1, 2), None)
+        >>> curve = gk.saliency.deletion_curve(map, layer, torch.ones(1, 2), None)
+        >>> curve.values, curve.area
+        (tensor([[4., 1., 0.]]), tensor([1.5000]))
+
+    Source:
+        Petsiuk, Das and Saenko, "RISE: randomized input sampling for explanation of
+        black-box models" (2018), sec. 4.2, algorithm 1.
+    """
+    return _curve(
+        "deletion", attributions, model, inputs, objective, steps, baseline, max_memory
+    )
+
+
+@public
+def insertion_curve(
+    attributions: Tensor,
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    *,
+    steps: int = 28,
+    baseline: Any = 0.0,
+    max_memory: int | str | None = None,
+) -> Curve:
+    """Return the objective while the highest-rated entries are put into a baseline.
+
+    Args:
+        attributions: As in :func:`deletion_curve`.
+        model: As in :func:`occlusion`.
+        inputs: As in :func:`occlusion`.
+        objective: As in :func:`deletion_curve`.
+        steps: As in :func:`deletion_curve`.
+        baseline: What the entries are put into; in the source a blurred image.
+        max_memory: As in :func:`occlusion`.
+
+    Returns:
+        A :class:`Curve`; its ``area`` is large where the map finds what matters.
+
+    Raises:
+        InputError: As in :func:`deletion_curve`.
+        SampleDependenceError: As in :func:`occlusion`.
+
+    Cost:
+        That of :func:`deletion_curve`.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 1.0]]))
+        >>> map = gk.saliency.gradient(layer, torch.ones(1, 2), None)
+        >>> gk.saliency.insertion_curve(map, layer, torch.ones(1, 2), None).values
+        tensor([[0., 3., 4.]])
+
+    Source:
+        As :func:`deletion_curve`.
+    """
+    return _curve(
+        "insertion", attributions, model, inputs, objective, steps, baseline, max_memory
+    )
+
+
+def _curve(
+    kind: str,
+    attributions: Any,
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    steps: Any,
+    baseline: Any,
+    max_memory: Any,
+) -> Curve:
+    parts = whole_number("steps", steps)
+    with open_field(
+        model, inputs, objective, max_memory=max_memory, values_only=True
+    ) as field:
+        ranks = _ranks(field, attributions)
+        entries = int(ranks[0].numel()) if len(ranks) else 1
+        counts = _counts(entries, parts)
+        curves = []
+        for (base,) in read_baselines(field, baseline):
+            states = _states(kind, field.sources[0], base, ranks, counts)
+            curves.append(torch.stack([*field.values_at(states, len(counts))], 1))
+        fractions = torch.tensor(counts, dtype=torch.float64) / max(entries, 1)
+        fractions = fractions.to(curves[0].device, curves[0].dtype)
+        return Curve(kind, fractions, torch.stack(curves).mean(0))
+
+
+def _counts(entries: int, parts: int) -> list[int]:
+    """Return how many entries are changed at each point, from none to all."""
+    parts = min(parts, entries)
+    return [round(entries * i / parts) for i in range(parts + 1)] if parts else [0]
+
+
+def _ranks(field: Field, attributions: Any) -> Tensor:
+    """Return the place of each entry in its sample's order, the largest being 0."""
+    (source,) = field.sources
+    good = isinstance(attributions, Tensor) and attributions.ndim == source.ndim
+    if good:
+        sizes = zip(attributions.shape, source.shape, strict=True)
+        good = all(a == s or (a == 1 and i) for i, (a, s) in enumerate(sizes))
+    if not good:
+        got = getattr(attributions, "shape", None)
+        raise InputError(
+            f"attributions must be shaped like the inputs, {tuple(source.shape)}, or"
+            " with 1 in place of channels; got"
+            f" {tuple(got) if got is not None else type(attributions).__name__}."
+            " Make coarser maps as large by torch.nn.functional.interpolate",
+            argument="attributions",
+        )
+    flat = attributions.detach().to(source.device)
+    flat = flat.reshape(len(flat), flat.shape[1:].numel())
+    if not bool(flat.isfinite().all()):
+        raise InputError(
+            "attributions must be finite; they hold NaN or an infinity",
+            argument="attributions",
+        )
+    order = flat.argsort(dim=1, descending=True, stable=True)
+    places = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter_(1, order, places)
+    return ranks.reshape(attributions.shape)
+
+
+def _states(
+    kind: str, source: Tensor, base: Tensor, ranks: Tensor, counts: list[int]
+) -> Iterator[Point]:
+    before, after = (source, base) if kind == "deletion" else (base, source)
+    for count in counts:
+        yield [torch.where(ranks < count, after, before)]

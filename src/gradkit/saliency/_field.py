@@ -1,0 +1,193 @@
+"""An objective near one batch: its gradient and its values at many points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradkit._call._open import Call, open_call
+from gradkit._call._request import Request
+from gradkit._guards._walk import nodes_below
+from gradkit._jacobian import arrange, run
+from gradkit._problem._tree import leaves
+from gradkit.errors import InputError
+from gradkit.saliency._passes import Passes
+from gradkit.saliency._points import Point
+
+__all__ = ["Field", "open_field"]
+
+
+@contextmanager
+def open_field(
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    *,
+    wrt: Any = None,
+    of: Any = None,
+    max_memory: Any = None,
+    values_only: bool = False,
+) -> Iterator[Field]:
+    """Run the model once on the inputs, prove what it needs, and stay there.
+
+    With ``values_only`` no derivative is asked for, so that inputs may be integers; the
+    points are in place of the one floating tensor, or the only one, with the samples
+    first.
+    """
+    # The name makes proofs common to all saliency, and to input_gradients itself.
+    request = Request(
+        "input_gradients", model, inputs, objective, wrt=wrt, of=of,
+        max_memory=max_memory, values_only=values_only,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        try:
+            call = stack.enter_context(open_call(request))
+        except InputError as error:
+            if getattr(error, "argument", None) != "seed":
+                raise
+            raise _drawing(model, error) from None
+        yield Field(call)
+        call.guard.observe()
+
+
+def _drawing(model: Any, error: InputError) -> InputError:
+    """Return the refusal of a forward that draws, for functions without a seed."""
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()
+    dropouts = [
+        f"{type(m).__name__} at {name!r}" if name else type(m).__name__
+        for name, m in modules
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.training
+    ]
+    where = f": {', '.join(dropouts[:3])} in training mode" if dropouts else ""
+    drew = error.facts["drew"]
+    return InputError(
+        f"the model draws random numbers ({', '.join(drew)}){where}, so that its map"
+        " would be one of a single draw. Call model.eval() first, and model.train()"
+        " afterwards",
+        argument="model",
+        drew=drew,
+    )
+
+
+class Field:
+    """One objective of one model at points near one batch.
+
+    A *point* is a list with one tensor ``(N, *)`` per source: what the model is given
+    in place of what ``wrt`` names.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        #: For each source its place among the inputs' tensors; ``None``: a submodule's.
+        self.places: list[int | None] = []
+        for entry in call.entries:
+            self.places += [None] if entry.module is not None else entry.positions
+        #: The values at the inputs themselves.
+        self.sources: Point = [s.detach() for s in call.task.graph.sources]
+        if call.request.values_only:
+            place = self._only_place()
+            self.places = [place]
+            self.sources = [call.inputs.tensors[place].tensor.detach()]
+        elif self.has_submodules:
+            self._refuse_nested()
+        self._passes = Passes(call, self.sources, self.places)
+
+    @property
+    def samples(self) -> int:
+        """``N``."""
+        return self.call.inputs.samples
+
+    @property
+    def values(self) -> Tensor:
+        """The objective at the inputs themselves, ``(N,)``."""
+        assert self.call.values is not None, "saliency has an objective"
+        return self.call.values.detach()
+
+    @property
+    def has_submodules(self) -> bool:
+        """Whether ``wrt`` names a submodule."""
+        return None in self.places
+
+    def _only_place(self) -> int:
+        """Return which of the inputs' tensors is changed where ``wrt`` names none.
+
+        Others, such as masks, stay as they are.
+        """
+        tensors = self.call.inputs.tensors
+        every = [i for i, t in enumerate(tensors) if t.role == "sample"]
+        floating = [i for i in every if tensors[i].differentiable]
+        chosen = floating or every
+        if len(chosen) != 1:
+            shapes = ", ".join(
+                f"inputs{tensors[i].path} {tuple(tensors[i].tensor.shape)}"
+                for i in chosen
+            )
+            raise InputError(
+                f"inputs must hold one tensor to change; got {shapes}. Fix the others"
+                " in a function: lambda x: model(x, others)",
+                argument="inputs",
+            )
+        return chosen[0]
+
+    def _refuse_nested(self) -> None:
+        """Refuse submodules of which one computes another's output.
+
+        A point replaces both, so that the first would seem to be without effect.
+        """
+        sources = self.call.task.graph.sources
+        for source in sources:
+            below = set(nodes_below([source.grad_fn]))
+            variables = {id(getattr(node, "variable", None)) for node in below}
+            for other in sources:
+                inside = other.grad_fn in below or id(other) in variables
+                if other is not source and inside:
+                    raise InputError(
+                        "wrt must name things that do not depend on one another; one"
+                        f" of {[e.name for e in self.call.entries]} is computed from"
+                        " another. Ask for one at a time",
+                        argument="wrt",
+                    )
+
+    def sources_of(self, tensors: Sequence[Tensor]) -> Point:
+        """Return what ``wrt`` names at other inputs, of any number of samples."""
+        with torch.no_grad():
+            graph = self.call.forwards.at(tensors).graph()
+        return [s.detach().clone() for s in graph.sources]
+
+    def arranged(self, values: Sequence[Tensor]) -> Any:
+        """Return one value per source in the form that ``wrt`` asked for."""
+        return arrange(self.call, list(values))
+
+    def given(self, values: Any, name: str) -> Point:
+        """Return what the caller gives per source, in the form of the result."""
+        found = [v for v in leaves(values) if v is not None]
+        shapes = [tuple(s.shape) for s in self.sources]
+        got = [tuple(v.shape) if isinstance(v, Tensor) else v for v in found]
+        if got != shapes:
+            raise InputError(
+                f"{name} must be shaped like what wrt names,"
+                f" {', '.join(map(str, shapes))}; got {', '.join(map(str, got))}",
+                argument=name,
+            )
+        return [v.detach() for v in found]
+
+    def gradient(self) -> Point:
+        """Return the gradient at the inputs themselves."""
+        flat = run(self.call)
+        return [f.reshape(s.shape) for f, s in zip(flat, self.sources, strict=True)]
+
+    def gradients(self, points: Iterable[Point], count: int) -> Iterator[Point]:
+        """Yield the gradient at each of ``count`` points, in order."""
+        if not self.samples:
+            return ([torch.zeros_like(s) for s in self.sources] for _ in points)
+        return self._passes.gradients(points, count)
+
+    def values_at(self, points: Iterable[Point], count: int) -> Iterator[Tensor]:
+        """Yield the objective's values ``(N,)`` at each of ``count`` points."""
+        if not self.samples:
+            return (self.values for _ in points)
+        return self._passes.values(points, count)

@@ -1,0 +1,86 @@
+"""Grad-CAM: a layer's maps, weighted by how much each matters on average."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gradkit._call._public import public
+from gradkit.errors import InputError
+from gradkit.saliency._field import open_field
+
+__all__ = ["grad_cam"]
+
+
+@public
+def grad_cam(
+    model: Any, inputs: Any, objective: Any, *, wrt: Any, of: Any = None
+) -> Tensor:
+    """Return a layer's feature maps, summed with the mean gradient of each as weight.
+
+    Args:
+        model: As in :func:`gradient`.
+        inputs: As in :func:`gradient`; integers too.
+        objective: As in :func:`gradient`.
+        wrt: The layer, a submodule or its dotted name, whose output is
+            ``(N, C, *space)``; mostly the last one that still has a space.
+        of: As in :func:`gradient`.
+
+    Returns:
+        ``(N, 1, *space)``, signed. The paper shows what is positive,
+        ``map.relu()``, as large as the image:
+        ``torch.nn.functional.interpolate(map, size, mode="bilinear")``.
+
+    Raises:
+        InputError: As in :func:`gradient`; and where ``wrt`` names no submodule, or
+            its output has no space.
+        SampleDependenceError: As in :func:`gradient`.
+
+    Cost:
+        One forward pass, and one backward pass down to the layer.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Conv2d(1, 4, 3),
+        ...     torch.nn.ReLU(),
+        ...     torch.nn.Flatten(),
+        ...     torch.nn.Linear(4 * 4 * 5, 2),
+        ... )
+        >>> gk.saliency.grad_cam(model, torch.rand(3, 1, 6, 7), 0, wrt="1").shape
+        torch.Size([3, 1, 4, 5])
+
+    Source:
+        Selvaraju, Cogswell, Das, Vedantam, Parikh and Batra, "Grad-CAM: visual
+        explanations from deep networks via gradient-based localization" (2017),
+        sec. 3, eqs. 1 and 2 without the ReLU.
+    """
+    with open_field(model, inputs, objective, wrt=wrt, of=of) as field:
+        maps = field.sources[0]
+        if not field.has_submodules or len(field.sources) != 1:
+            raise InputError(
+                "wrt must name one submodule, the layer whose maps are weighted; got"
+                f" {wrt!r}. Take the last layer with a space, such as"
+                f" {_layers(model)}",
+                argument="wrt",
+            )
+        if maps.ndim < 3:
+            raise InputError(
+                f"wrt={wrt!r} must return (N, C, *space); it returned"
+                f" {tuple(maps.shape)}, which has no space to map. Name a layer before"
+                " it is flattened, or take gradient_times_input",
+                argument="wrt",
+                shape=tuple(maps.shape),
+            )
+        (gradient,) = field.gradient()
+        space = tuple(range(2, maps.ndim))
+        weights = gradient.mean(space, keepdim=True)
+        return (weights * maps).sum(1, keepdim=True)
+
+
+def _layers(model: Any) -> str:
+    named = getattr(model, "named_modules", tuple)()
+    names = [n for n, m in named if "Conv" in type(m).__name__]
+    return f"wrt={names[-1]!r}" if names else "a convolution"

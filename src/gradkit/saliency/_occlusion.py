@@ -1,0 +1,151 @@
+"""Occlusion: what the objective loses when a window of the input is covered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call._public import public
+from gradkit._problem._inputs import as_position
+from gradkit.errors import InputError
+from gradkit.saliency._arguments import per_sample
+from gradkit.saliency._baseline import read_baselines
+from gradkit.saliency._field import open_field
+from gradkit.saliency._points import Point
+
+__all__ = ["occlusion"]
+
+Window = tuple[slice, ...]
+
+
+@public
+def occlusion(
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    *,
+    window: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    baseline: Any = 0.0,
+    max_memory: int | str | None = None,
+) -> Tensor:
+    """Return how much the objective falls when a window over each entry is covered.
+
+    Where windows overlap, an entry has the mean over those that cover it. No gradient
+    is taken, so that the model may be anything, and the inputs integers.
+
+    Args:
+        model: As in :func:`gradient`.
+        inputs: As in :func:`gradient`, with one floating tensor, or one of integers and
+            no floating one, that has the samples first.
+        objective: As in :func:`gradient`; a count, without a derivative, will do.
+            Called once per window, in order, on a whole batch, and once on the inputs
+            before.
+        window: The size of the window along each axis of a sample; along the last ones
+            where it names fewer, and then it is whole along the others. A number where
+            a sample has one axis.
+        stride: By how much the window moves, in the same form; ``None`` is its size.
+            Along an axis that it is whole in it does not move. At the far edges windows
+            are cut off.
+        baseline: What covers: a number, or a tensor that broadcasts to the inputs. A
+            *list* of them is averaged over.
+        max_memory: As in :func:`gradient`; bounds how many windows run at once.
+
+    Returns:
+        Shaped like the inputs, in units of the objective: positive where the covered
+        entries speak for it. An entry that no window covers, since the stride is
+        larger, has 0.
+
+    Raises:
+        InputError: An argument is not what the function takes, or the model draws
+            random numbers.
+        SampleDependenceError: The model or the objective couples samples.
+
+    Cost:
+        One forward pass for each window and each baseline.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer = torch.nn.Linear(4, 1, bias=False)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[1.0, 2.0, 0.0, -1.0]]))
+        >>> gk.saliency.occlusion(layer, torch.ones(1, 4), None, window=2)
+        tensor([[ 3.,  3., -1., -1.]])
+
+    Source:
+        Zeiler and Fergus, "Visualizing and understanding convolutional networks"
+        (2014), sec. 4.2.
+    """
+    with open_field(
+        model, inputs, objective, max_memory=max_memory, values_only=True
+    ) as field:
+        (source,) = field.sources
+        windows = _windows(tuple(source.shape[1:]), window, stride)
+        baselines = read_baselines(field, baseline)
+        like = source if source.is_floating_point() else field.values
+        total = torch.zeros(source.shape, dtype=like.dtype, device=source.device)
+        for (base,) in baselines:
+            found = field.values_at(_covered(source, base, windows), len(windows))
+            for box, values in zip(windows, found, strict=True):
+                lost = (field.values - values).to(total.dtype)
+                part = total[(slice(None), *box)]
+                part += per_sample(lost, part)
+        counts = torch.zeros(source.shape[1:], dtype=like.dtype, device=source.device)
+        for box in windows:
+            counts[box] += 1
+        return total / (counts.clamp(min=1) * len(baselines))
+
+
+def _covered(source: Tensor, base: Tensor, windows: list[Window]) -> Iterator[Point]:
+    for box in windows:
+        covered = source.clone()
+        part = (slice(None), *box)
+        covered[part] = base[part]
+        yield [covered]
+
+
+def _windows(shape: tuple[int, ...], window: Any, stride: Any) -> list[Window]:
+    """Return every place of the window, row by row."""
+    sizes = _per_axis("window", window, shape, whole=shape)
+    steps = sizes if stride is None else _per_axis("stride", stride, shape, whole=sizes)
+    large = [i for i, (s, n) in enumerate(zip(sizes, shape, strict=True)) if s > n]
+    if large:
+        raise InputError(
+            f"window must fit into a sample of shape {shape}; got {window!r}, which is"
+            f" larger along axis {large[0]}",
+            argument="window",
+        )
+    each = zip(shape, sizes, steps, strict=True)
+    return list(itertools.product(*(_along(*axis) for axis in each)))
+
+
+def _along(length: int, size: int, step: int) -> list[slice]:
+    # One more than fits where entries are left over: it is cut off.
+    starts = range(0, step * -(-(length - size) // step) + 1, step)
+    return [slice(start, min(start + size, length)) for start in starts]
+
+
+def _per_axis(
+    name: str, given: Any, shape: tuple[int, ...], *, whole: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return one size per axis of a sample; ``whole`` for those not spoken of."""
+    one = as_position(given)
+    values = [one] if one is not None else given
+    positive = isinstance(values, (list, tuple)) and all(
+        (as_position(v) or 0) > 0 for v in values
+    )
+    axes = len(shape)
+    many = positive and (len(values) > axes or (one is not None and axes != 1))
+    if not positive or not values or many:
+        example = f"{name}={tuple([1] * max(axes - 2, 0) + [5] * min(axes, 2))}"
+        raise InputError(
+            f"{name} must be {'a whole number' if axes == 1 else 'whole numbers'} above"
+            f" 0, one per axis of a sample of shape {shape}"
+            f"{'' if axes == 1 else f', such as {example}'}; got {given!r}",
+            argument=name,
+        )
+    return (*whole[: axes - len(values)], *(int(v) for v in values))

@@ -1,0 +1,191 @@
+"""Forward and backward passes at stacks of points, in pieces that fit the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call._objective import evaluate
+from gradkit._call._open import Call
+from gradkit._guards._graph import Graph
+from gradkit._guards._independence import refuse_coupling
+from gradkit._planner import Planner
+from gradkit._problem._outputs import Outputs
+from gradkit.errors import InputError
+from gradkit.objectives import as_objective
+from gradkit.saliency._points import Point, Points, joined, part_of, step_of
+
+__all__ = ["Passes"]
+
+Tile = Callable[[slice, slice], tuple[Tensor, ...]]
+
+#: Bytes of a forward's and a backward's tensors up to which steps are stacked on a
+#: CPU: what does not stay in its caches costs more than stacking saves.
+_CACHED = 2**25
+
+_ADVICE = (
+    "It was independent in a batch of N, and is not in one of several times N: the"
+    " model is made for one size of batch. A small max_memory runs one step at a time"
+)
+
+
+class Passes:
+    """Runs the model of a call at points near its inputs.
+
+    The objective is called once for each point, in order, on the outputs of its whole
+    batch. Several points are stacked for the model, as many as the memory allows and
+    its caches reward; a batch that does not fit is run in pieces, twice: for the
+    objective, and for the gradient.
+
+    Args:
+        call: The call, whose forward has run at the inputs.
+        sources: What points are in place of, ``(N, *)`` each.
+        places: Where each stands among the inputs' tensors; ``None``: a submodule's
+            output.
+    """
+
+    def __init__(
+        self, call: Call, sources: Point, places: Sequence[int | None]
+    ) -> None:
+        self._call, self._sources, self._places = call, sources, list(places)
+        self._samples = call.inputs.samples
+        self._objective = as_objective(
+            call.request.objective, labels_mean_class_score=True
+        )
+
+    def gradients(self, points: Iterable[Point], count: int) -> Iterator[Point]:
+        """Yield the gradient at each of ``count`` points, in order."""
+        ahead = Points(points)
+        run = self._pulled(ahead)
+        whole: Point = []
+        for rows, columns, values in self._tiles("gradients", count, ahead, run):
+            if columns == slice(0, self._samples):
+                for step in range(rows.stop - rows.start):
+                    yield [v[step] for v in values]
+                continue
+            if columns.start == 0:
+                whole = [torch.empty_like(s) for s in self._sources]
+            for target, value in zip(whole, values, strict=True):
+                target[columns] = value[0]
+            if columns.stop == self._samples:
+                yield whole
+
+    def values(self, points: Iterable[Point], count: int) -> Iterator[Tensor]:
+        """Yield the objective's values ``(N,)`` at each of ``count`` points."""
+        ahead = Points(points)
+        last: list[Outputs] = []
+
+        def ran(rows: slice, columns: slice) -> tuple[Tensor, ...]:
+            last[:] = [self._outputs(ahead.take(rows), columns)]
+            return ()
+
+        parts: list[Outputs] = []
+        for rows, columns, _ in self._tiles("values", count, ahead, ran):
+            parts += last
+            if columns.stop < self._samples:
+                continue
+            outputs = joined(parts)
+            parts.clear()
+            for step in range(rows.stop - rows.start):
+                yield self._evaluated(outputs, step, values_only=True)[0].detach()
+
+    def _pulled(self, ahead: Points) -> Tile:
+        """Return what pulls the objective back at a stack of points."""
+        proof_due = self._call.proof_due
+        cotangents: dict[int, Tensor] = {}
+
+        def pulled(rows: slice, columns: slice) -> tuple[Tensor, ...]:
+            nonlocal proof_due
+            stack = ahead.take(rows)
+            steps, width = len(stack), columns.stop - columns.start
+            if width < self._samples and rows.start not in cotangents:
+                cotangents.clear()
+                cotangents[rows.start] = self._cotangent_in_pieces(stack[0], width)
+            graph = self._graph(stack, columns)
+            if width < self._samples:
+                cotangent = cotangents[rows.start][columns]
+            else:
+                cotangent = self._cotangent(graph.outputs, steps)
+            if proof_due and steps > 1:
+                # It was proved for a batch of N alone.
+                refuse_coupling(graph.pull, cotangent, "the output", _ADVICE)
+                proof_due = False
+            return tuple(
+                g.detach().reshape(steps, width, *s.shape[1:])
+                for g, s in zip(graph.pull(cotangent), self._sources, strict=True)
+            )
+
+        return pulled
+
+    def _tiles(self, name: str, count: int, ahead: Points, run: Tile) -> Any:
+        """Yield ``(steps, samples, run(steps, samples))`` over all of them."""
+        call = self._call
+        planner = call.planner
+        ahead.take(slice(0, 1))  # what is measured is the model, not the drawing
+        name = f"saliency's {name}"
+        try:
+            planner.units(name, run)
+        except InputError as error:
+            if getattr(error, "argument", None) != "max_memory":
+                raise
+            needed = error.facts["needed"]
+            raise InputError(
+                "max_memory must hold the model's run on one sample; got"
+                f" {planner.budget:,} bytes, and it needs {needed:,}",
+                argument="max_memory",
+                needed=needed,
+            ) from None
+        size = planner.budget
+        if all(device.type == "cpu" for device in call.guard.devices):
+            one_step = planner.known.bytes_per_unit[name] * self._samples
+            size = min(size, max(_CACHED, one_step))
+        tiler = Planner(size, planner.known, strict=planner.strict)
+        return tiler.tiles(name, count, self._samples, run)
+
+    # -- one forward at a stack of points ---------------------------------------
+
+    def _graph(self, stack: Sequence[Point], columns: slice) -> Graph:
+        """Run the model on samples ``columns`` of every point of the stack."""
+        given = [part_of([p[i] for p in stack], columns) for i in range(len(stack[0]))]
+        tensors = []
+        for place, tensor in enumerate(self._call.inputs.tensors):
+            if place in self._places:
+                tensors.append(given[self._places.index(place)])
+            elif tensor.role == "sample":
+                tensors.append(part_of([tensor.tensor] * len(stack), columns))
+            else:
+                tensors.append(tensor.tensor)
+        placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
+        return self._call.forwards.at(tensors, placed).graph()
+
+    def _outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:
+        with torch.no_grad():
+            return self._graph(stack, columns).outputs
+
+    def _evaluated(
+        self, outputs: Outputs, step: int, *, values_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the objective's values and cotangent at one point of a stack."""
+        own = step_of(outputs, step, self._samples)
+        return evaluate(
+            self._objective,
+            Graph(own, (), None, self._samples),
+            self._call.guard.autocast,
+            batched=True,
+            known=True,
+            values_only=values_only,
+        )
+
+    def _cotangent(self, outputs: Outputs, steps: int) -> Tensor:
+        parts = [self._evaluated(outputs, step)[1] for step in range(steps)]
+        return parts[0] if steps == 1 else torch.cat(parts)
+
+    def _cotangent_in_pieces(self, point: Point, width: int) -> Tensor:
+        """Return the cotangent of a batch that is run in pieces of ``width``."""
+        starts = range(0, self._samples, width)
+        pieces = [slice(s, min(s + width, self._samples)) for s in starts]
+        parts = [self._outputs([point], piece) for piece in pieces]
+        return self._cotangent(joined(parts), 1)

@@ -1,0 +1,152 @@
+"""SmoothGrad and its kin: gradients at noisy copies of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradkit._call._public import public
+from gradkit.saliency._arguments import (
+    choice,
+    generator,
+    number,
+    per_sample,
+    whole_number,
+)
+from gradkit.saliency._field import Field, open_field
+from gradkit.saliency._points import Point
+from gradkit.saliency._sums import Sum, wide
+
+__all__ = ["STATISTICS", "noisy", "smoothgrad"]
+
+
+@public
+def smoothgrad(
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    *,
+    draws: int = 50,
+    noise: float = 0.15,
+    statistic: str = "mean",
+    seed: int = 0,
+    wrt: Any = None,
+    of: Any = None,
+    max_memory: int | str | None = None,
+) -> Any:
+    """Return the mean gradient over noisy copies of each sample, or another statistic.
+
+    Args:
+        model: As in :func:`gradient`.
+        inputs: As in :func:`gradient`.
+        objective: As in :func:`gradient`. Called once per draw, in order, on a whole
+            batch, and once on the inputs before.
+        draws: How many noisy copies.
+        noise: The standard deviation of the normal noise, as a share of each sample's
+            largest minus smallest entry, of each thing that ``wrt`` names.
+        statistic: ``"mean"``; ``"square"``, the mean of the squares; or
+            ``"variance"``, the mean of the squared distances from the mean.
+        seed: Of the noise, which comes from a generator of its own, on the CPU.
+        wrt: As in :func:`gradient`. The noise is added to what it names.
+        of: As in :func:`gradient`.
+        max_memory: As in :func:`integrated_gradients`.
+
+    Returns:
+        As :func:`gradient`; for ``"square"`` and ``"variance"`` in its units squared.
+
+    Raises:
+        InputError: As in :func:`gradient`.
+        SampleDependenceError: As in :func:`gradient`.
+
+    Cost:
+        ``draws`` forward and backward passes.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> x = torch.rand(2, 3)
+        >>> map = gk.saliency.smoothgrad(lambda x: x.square().sum(1), x, None)
+        >>> torch.allclose(map, 2 * x, atol=0.2)
+        True
+
+    Source:
+        Smilkov, Thorat, Kim, Viégas and Wattenberg, "SmoothGrad: removing noise by
+        adding noise" (2017), sec. 3; the square and the variance: Hooker, Erhan,
+        Kindermans and Kim, "A benchmark for interpretability methods in deep neural
+        networks" (2019), sec. 4.
+    """
+    count = whole_number("draws", draws)
+    share = number("noise", noise)
+    statistic = choice("statistic", statistic, STATISTICS)
+    own = generator(seed)
+    with open_field(
+        model, inputs, objective, wrt=wrt, of=of, max_memory=max_memory
+    ) as field:
+        found = field.gradients(noisy(field, share, own, count), count)
+        return field.arranged(STATISTICS[statistic](field, found, count))
+
+
+def noisy(
+    field: Field, share: float, own: torch.Generator, count: int
+) -> Iterator[Point]:
+    """Yield noisy copies of the inputs, each with draws of its own."""
+    deviations = [per_sample(share * _range(s), s) for s in field.sources]
+    for _ in range(count):
+        point = []
+        for source, deviation in zip(field.sources, deviations, strict=True):
+            like = wide(source[:0])
+            draw = torch.randn(
+                source.shape, generator=own, dtype=like.dtype, device="cpu"
+            )
+            draw = draw.to(source.device)
+            point.append(draw.mul_(deviation).add_(source).to(source.dtype))
+        yield point
+
+
+def _range(source: Tensor) -> Tensor:
+    """Return each sample's largest minus smallest entry, ``(N,)``."""
+    flat = wide(source).reshape(len(source), source.shape[1:].numel())
+    if not flat.numel():
+        return flat.new_zeros(len(source))
+    return flat.amax(1) - flat.amin(1)
+
+
+def _mean(field: Field, found: Iterator[Point], count: int) -> Point:
+    total = Sum(field.sources)
+    for point in found:
+        total.add(point)
+    return [v / count for v in total.values()]
+
+
+def _square(field: Field, found: Iterator[Point], count: int) -> Point:
+    total = Sum(field.sources)
+    for point in found:
+        total.add_products(point, point)
+    return [v / count for v in total.values()]
+
+
+def _variance(field: Field, found: Iterator[Point], count: int) -> Point:
+    """Return the variance by updates, since a difference of squares would cancel.
+
+    Source:
+        Welford, "Note on a method for calculating corrected sums of squares and
+        products" (1962).
+    """
+    means = Sum(field.sources)
+    squares = Sum(field.sources)
+    for done, point in enumerate(found, 1):
+        before = [wide(p) - m for p, m in zip(point, means.total, strict=True)]
+        means.add(before, 1 / done)
+        after = [wide(p) - m for p, m in zip(point, means.total, strict=True)]
+        squares.add_products(before, after)
+    return [v / count for v in squares.values()]
+
+
+#: What is made of the gradients at the noisy copies.
+STATISTICS: Mapping[str, Callable[[Field, Iterator[Point], int], Point]] = (
+    MappingProxyType({"mean": _mean, "square": _square, "variance": _variance})
+)
