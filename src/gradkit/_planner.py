@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,8 +12,9 @@ from gradkit._memory_use import TensorBytes, format_bytes
 from gradkit._methods._task import Values
 from gradkit.errors import InputError
 
-__all__ = ["Planner", "Probe"]
+__all__ = ["Planner", "Probe", "watched"]
 
+Item = TypeVar("Item")
 Run = Callable[[slice, slice], Values]
 
 
@@ -85,11 +86,7 @@ class Planner:
 
     def watched(self, name: str, count: int) -> Iterator[int]:
         """Yield ``range(count)``, with a progress bar if it takes long."""
-        bar = _bar(name, count)
-        for index in range(count):
-            yield index
-            bar.update()
-        bar.close()
+        return watched(name, range(count))
 
 
 def _cut(units: int, first: int, second: int) -> tuple[int, int, int]:
@@ -122,6 +119,15 @@ class Probe:
         """Count the steps, and yield none."""
         self.passes += count
         return iter(())
+
+
+def watched(name: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Yield the items, with a progress bar if it takes long."""
+    bar = _bar(name, len(items))
+    for item in items:
+        yield item
+        bar.update()
+    bar.close()
 
 
 class _NoBar:

@@ -12,11 +12,17 @@ from gradkit.saliency._gradient import gradient, gradient_times_input
 from gradkit.saliency._guided import guided_backprop
 from gradkit.saliency._integrated import integrated_gradients
 from gradkit.saliency._occlusion import occlusion
+from gradkit.saliency._randomization import randomization_check
+from gradkit.saliency._randomization_report import RandomizationReport
 from gradkit.saliency._reduce import absolute, channel_max, channel_norm, channel_sum
+from gradkit.saliency._registry import METHODS
+from gradkit.saliency._sensitivity import sensitivity
 from gradkit.saliency._smooth import smoothgrad
 
 __all__ = [
+    "METHODS",
     "Curve",
+    "RandomizationReport",
     "absolute",
     "channel_max",
     "channel_norm",
@@ -31,5 +37,7 @@ __all__ = [
     "insertion_curve",
     "integrated_gradients",
     "occlusion",
+    "randomization_check",
+    "sensitivity",
     "smoothgrad",
 ]

@@ -11,8 +11,16 @@ from torch import Tensor
 
 from gradkit._problem._inputs import as_position
 from gradkit.errors import InputError
+from gradkit.saliency._sums import wide
 
-__all__ = ["choice", "generator", "number", "per_sample", "whole_number"]
+__all__ = [
+    "choice",
+    "generator",
+    "number",
+    "per_sample",
+    "spread",
+    "whole_number",
+]
 
 
 def whole_number(name: str, value: Any, *, least: int = 1) -> int:
@@ -60,3 +68,11 @@ def generator(seed: Any) -> torch.Generator:
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """Return ``(N,)`` so that it broadcasts against ``like``, ``(N, *)``."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def spread(values: Tensor) -> Tensor:
+    """Return each sample's largest minus smallest entry, ``(N,)``."""
+    flat = wide(values).reshape(len(values), values.shape[1:].numel())
+    if not flat.numel():
+        return flat.new_zeros(len(values))
+    return flat.amax(1) - flat.amin(1)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gradkit._call._public import public
 from gradkit.saliency._arguments import (
@@ -15,6 +14,7 @@ from gradkit.saliency._arguments import (
     generator,
     number,
     per_sample,
+    spread,
     whole_number,
 )
 from gradkit.saliency._field import Field, open_field
@@ -94,7 +94,7 @@ def noisy(
     field: Field, share: float, own: torch.Generator, count: int
 ) -> Iterator[Point]:
     """Yield noisy copies of the inputs, each with draws of its own."""
-    deviations = [per_sample(share * _range(s), s) for s in field.sources]
+    deviations = [per_sample(share * spread(s), s) for s in field.sources]
     for _ in range(count):
         point = []
         for source, deviation in zip(field.sources, deviations, strict=True):
@@ -105,14 +105,6 @@ def noisy(
             draw = draw.to(source.device)
             point.append(draw.mul_(deviation).add_(source).to(source.dtype))
         yield point
-
-
-def _range(source: Tensor) -> Tensor:
-    """Return each sample's largest minus smallest entry, ``(N,)``."""
-    flat = wide(source).reshape(len(source), source.shape[1:].numel())
-    if not flat.numel():
-        return flat.new_zeros(len(source))
-    return flat.amax(1) - flat.amin(1)
 
 
 def _mean(field: Field, found: Iterator[Point], count: int) -> Point:
