@@ -46,6 +46,7 @@ NAMES = {
     "objectives",
     "parameter_jacobian",
     "per_sample_gradients",
+    "plots",
     "rules_method",
     "saliency",
     "shared",
@@ -86,6 +87,14 @@ SIGNATURES = {
     " baseline=0.0, max_memory=None)",
     "saliency.completeness_gap": "(attributions, model, inputs, objective, *,"
     " baseline=0.0, wrt=None, of=None)",
+    "saliency.deletion_curve": "(attributions, model, inputs, objective, *, steps=28,"
+    " baseline=0.0, max_memory=None)",
+    "saliency.insertion_curve": "(attributions, model, inputs, objective, *, steps=28,"
+    " baseline=0.0, max_memory=None)",
+    "saliency.sensitivity": "(method, model, inputs, objective, *, noise=0.02,"
+    " draws=10, seed=0, settings=None)",
+    "saliency.randomization_check": "(method, model, inputs, objective, *, layers=None,"
+    " order='cascade', threshold=0.5, seed=0, settings=None)",
     "objectives.weighted_sum": "(weights)",
     "objectives.class_score": "(index)",
     "objectives.sample_loss": "(criterion, targets, *, reduction=None)",

@@ -26,7 +26,7 @@ from gradkit._rules._rule import Rule
 from gradkit._subject import Subject
 
 if TYPE_CHECKING:
-    from gradkit import numerics, saliency, testing
+    from gradkit import numerics, plots, saliency, testing
     from gradkit.numerics._agreement import assert_agreement, compare_methods
     from gradkit.numerics._consistency import batch_consistency
     from gradkit.numerics._consistency_report import BatchConsistencyReport
@@ -59,6 +59,7 @@ __all__ = [
     "objectives",
     "parameter_jacobian",
     "per_sample_gradients",
+    "plots",
     "rules_method",
     "saliency",
     "shared",
@@ -74,6 +75,7 @@ _LATER = {
     "batch_invariant": "gradkit.numerics._invariant",
     "compare_methods": "gradkit.numerics._agreement",
     "numerics": "gradkit.numerics",
+    "plots": "gradkit.plots",
     "saliency": "gradkit.saliency",
     "testing": "gradkit.testing",
 }

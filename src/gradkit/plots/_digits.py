@@ -1,28 +1,31 @@
-"""Figures. They need matplotlib, which is imported when one is drawn.
-
-No global state of matplotlib is used: a figure is a value, with ``savefig``.
-"""
+"""Digits, their signed saliency, and the rows of their Jacobians."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gradkit.errors import InputError
+from gradkit.plots._sheet import (
+    INK,
+    SIGNED,
+    TITLE_POINTS,
+    WIDTH,
+    WRONG,
+    Sheet,
+    require_matplotlib,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
 __all__ = ["digit_gradients"]
 
-# Inches, for two columns of a paper.
-_WIDTH = 7.2
+# Inches.
 _LEFT = 0.8
 _PITCH = 0.58
 _PICTURE = 0.55
@@ -32,11 +35,7 @@ _GAP = 0.2
 
 _COLUMNS = 10
 _JACOBIANS = 3
-_WRONG = "#b2182b"
-_SIGNED = "RdBu_r"  # white at 0
 _PERCENTILE = 0.998
-_TITLE_POINTS = 8.5
-_POINTS = 7
 
 
 def digit_gradients(
@@ -97,7 +96,7 @@ def digit_gradients(
     score_scale = _limit(score_gradients[shown], jacobian[detailed])
     loss_scale = _limit(loss_gradients[hardest])
 
-    sheet = _Sheet(rows=4 + len(detailed), captions=4, parts=3)
+    sheet = _Digits(rows=4 + len(detailed), captions=4, parts=3)
     sheet.part("a", "One digit of each class, and what would raise its own score")
     sheet.captions([str(k) for k in labels[shown].tolist()], "class")
     sheet.digits(images[shown])
@@ -109,7 +108,7 @@ def digit_gradients(
     sheet.captions(
         [f"{t} → {p}" for t, p in zip(true, predicted, strict=True)],
         "true → guess",
-        [_WRONG if t != p else "black" for t, p in zip(true, predicted, strict=True)],
+        [WRONG if t != p else "black" for t, p in zip(true, predicted, strict=True)],
     )
     sheet.captions([f"{norm:#.3g}" for norm in norms[hardest].tolist()], "norm")
     sheet.digits(images[hardest])
@@ -127,43 +126,20 @@ def digit_gradients(
     return sheet.figure
 
 
-def require_matplotlib(function: str = "plots") -> None:
-    """Raise what every figure raises where matplotlib is missing.
-
-    Args:
-        function: The public function that the error is to name.
-
-    Raises:
-        InputError: matplotlib cannot be imported.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        missing = InputError(
-            f"figures are drawn by matplotlib, which cannot be imported ({error})."
-            ' Run pip install "gradkit[plot]"',
-            extra="plot",
-        )
-        missing.function = function
-        raise missing from error
-
-
-class _Sheet:
-    """A figure that is filled from top to bottom, in inches."""
+class _Digits(Sheet):
+    """A sheet that is filled from top to bottom."""
 
     def __init__(self, rows: int, captions: int, parts: int) -> None:
-        from matplotlib.figure import Figure
-
         lines = parts * (_TITLE + _GAP) + captions * _CAPTION
-        self.height = rows * _PITCH + lines
-        self.figure = Figure(figsize=(_WIDTH, self.height), facecolor="white")
+        super().__init__(WIDTH, rows * _PITCH + lines)
         self.top = 0.0
 
     def part(self, letter: str, title: str) -> None:
         """Begin a part with its title."""
         self.top += _GAP if self.top else 0
-        self.text(0.08, 0.05, f"({letter})", weight="bold", size=_TITLE_POINTS)
-        self.text(0.32, 0.05, title, size=_TITLE_POINTS)
+        down = self.top + 0.05
+        self.text(0.08, down, f"({letter})", weight="bold", size=TITLE_POINTS)
+        self.text(0.32, down, title, size=TITLE_POINTS)
         self.top += _TITLE
 
     def captions(
@@ -173,71 +149,50 @@ class _Sheet:
         for column, caption in enumerate(captions):
             colour = colours[column] if colours else "black"
             middle = _left(column) + _PICTURE / 2
-            self.text(middle, 0, caption, ha="center", color=colour)
-        self.text(_LEFT - 0.1, 0, label, ha="right")
+            self.text(middle, self.top, caption, ha="center", color=colour)
+        self.text(_LEFT - 0.1, self.top, label, ha="right")
         self.top += _CAPTION
 
     def digits(self, images: Tensor) -> None:
         """Draw a row of digits, ink black on white."""
         for column, image in enumerate(images):
-            self.picture(_left(column), image, "gray_r", 0, float(images.max()))
+            self._square(_left(column), image, INK, 0, float(images.max()))
         self.top += _PITCH
 
     def gradients(self, gradients: Tensor, limit: float, label: str) -> None:
         """Draw a row of signed pictures on the scale from ``-limit`` to ``limit``."""
         for column, gradient in enumerate(gradients[:_COLUMNS]):
-            self.last_gradient = self.picture(
-                _left(column), gradient, _SIGNED, -limit, limit
+            self.last_gradient = self._square(
+                _left(column), gradient, SIGNED, -limit, limit
             )
-        self.text(_LEFT - 0.1, _PICTURE / 2, label, ha="right", va="center")
+        middle = self.top + _PICTURE / 2
+        self.text(_LEFT - 0.1, middle, label, ha="right", va="center")
         self.top += _PITCH
 
     def beside(self, image: Tensor) -> None:
         """Draw a digit left of the row that was drawn last."""
         self.top -= _PITCH
-        self.picture(_left(-1) - 0.06, image, "gray_r", 0, float(image.max()))
+        self._square(_left(-1) - 0.06, image, INK, 0, float(image.max()))
         self.top += _PITCH
 
     def colours(self, limit: float, rows: int) -> None:
         """Draw the scale of the last ``rows`` rows of gradients at their right."""
-        height = rows * _PITCH - (_PITCH - _PICTURE)
-        self.top -= rows * _PITCH
-        axes = self.axes(_left(_COLUMNS) + 0.05, 0.08, height)
-        self.top += rows * _PITCH
-        bar = self.figure.colorbar(self.last_gradient, cax=axes, extend="both")
-        bar.set_ticks([-limit, 0, limit], labels=[f"−{limit:.2g}", "0", f"{limit:.2g}"])
-        bar.ax.tick_params(labelsize=_POINTS, length=2, pad=1.5)
-        bar.outline.set_linewidth(0.4)
+        self.bar(
+            self.last_gradient,
+            _left(_COLUMNS) + 0.05,
+            self.top - rows * _PITCH,
+            rows * _PITCH - (_PITCH - _PICTURE),
+            ticks=[f"−{limit:.2g}", "0", f"{limit:.2g}"],
+        )
 
-    def picture(
+    def _square(
         self, left: float, values: Tensor, colours: str, least: float, most: float
     ) -> AxesImage:
-        """Draw one square picture."""
-        axes = self.axes(left, _PICTURE, _PICTURE)
         side = math.isqrt(values.numel())
-        image = axes.imshow(
-            values.detach().cpu().reshape(side, -1).numpy(),
-            cmap=colours,
-            vmin=least,
-            vmax=most,
-            interpolation="nearest",
+        picture = values.detach().cpu().reshape(side, -1).numpy()
+        return self.picture(
+            left, self.top, _PICTURE, picture, cmap=colours, vmin=least, vmax=most
         )
-        axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(linewidth=0.4, color="0.6")
-        return image
-
-    def axes(self, left: float, width: float, height: float) -> Axes:
-        """Return axes whose upper edge is where the sheet is filled to."""
-        bottom = self.height - self.top - height
-        box = (left / _WIDTH, bottom / self.height)
-        return self.figure.add_axes((*box, width / _WIDTH, height / self.height))
-
-    def text(self, left: float, down: float, text: str, **style: Any) -> None:
-        """Write at ``left``, ``down`` below where the sheet is filled to."""
-        style = {"size": _POINTS, "va": "top", **style}
-        y = 1 - (self.top + down) / self.height
-        self.figure.text(left / _WIDTH, y, text, **style)
 
 
 def _left(column: int) -> float:
