@@ -28,6 +28,7 @@ __all__ = ["COMMANDS", "Command", "UsageError", "main"]
 COMMANDS: tuple[Command, ...] = (
     Command("check", "compare methods, and a batch with its parts", "_check"),
     Command("mnist", "train on real digits and take every gradient", "_mnist"),
+    Command("saliency", "maps of a model, and what checks say of them", "_saliency"),
 )
 
 
@@ -49,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Gradients and Jacobians of PyTorch models: right, or refused.
         <BLANKLINE>
         commands:
-          check    compare methods, and a batch with its parts
-          mnist    train on real digits and take every gradient
+          check       compare methods, and a batch with its parts
+          mnist       train on real digits and take every gradient
+          saliency    maps of a model, and what checks say of them
         <BLANKLINE>
         gradkit COMMAND --help says what a command takes.
         0

@@ -18,11 +18,25 @@ from gradkit.errors import InputError
 from gradkit.saliency._passes import Passes
 from gradkit.saliency._points import Point
 
-__all__ = ["Field", "open_field"]
+__all__ = ["Field", "open_field", "opened"]
 
 
 @contextmanager
 def open_field(
+    model: Any, inputs: Any, objective: Any, **given: Any
+) -> Iterator[Field]:
+    """Run the model once on the inputs, prove what it needs, and stay there.
+
+    With ``values_only`` the points are in place of the one floating tensor, or the only
+    one, with the samples first.
+    """
+    with opened(model, inputs, objective, **given) as call:
+        yield Field(call)
+        call.guard.observe()
+
+
+@contextmanager
+def opened(
     model: Any,
     inputs: Any,
     objective: Any,
@@ -31,12 +45,10 @@ def open_field(
     of: Any = None,
     max_memory: Any = None,
     values_only: bool = False,
-) -> Iterator[Field]:
-    """Run the model once on the inputs, prove what it needs, and stay there.
+) -> Iterator[Call]:
+    """Open a call as all saliency does.
 
-    With ``values_only`` no derivative is asked for, so that inputs may be integers; the
-    points are in place of the one floating tensor, or the only one, with the samples
-    first.
+    With ``values_only`` no derivative is asked for, so that inputs may be integers.
     """
     # The name makes proofs common to all saliency, and to input_gradients itself.
     request = Request(
@@ -50,8 +62,7 @@ def open_field(
             if getattr(error, "argument", None) != "seed":
                 raise
             raise _drawing(model, error) from None
-        yield Field(call)
-        call.guard.observe()
+        yield call
 
 
 def _drawing(model: Any, error: InputError) -> InputError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from gradkit._problem._target import unwrap
 from gradkit.errors import InputError
 from gradkit.saliency._arguments import choice, generator, number
 from gradkit.saliency._randomization_report import RandomizationReport
-from gradkit.saliency._registry import map_of, read_method
+from gradkit.saliency._registry import map_of, read_method, read_settings
 from gradkit.saliency._similarity import rank_correlation, structural_similarity
 
 __all__ = ["randomization_check"]
@@ -36,7 +36,7 @@ def randomization_check(
     order: str = "cascade",
     threshold: float = 0.5,
     seed: int = 0,
-    **settings: Any,
+    settings: Mapping[str, Any] | None = None,
 ) -> RandomizationReport:
     """Say whether a map depends on what the model has learned.
 
@@ -61,7 +61,8 @@ def randomization_check(
         seed: Of the weights. Each parameter is drawn from a normal distribution with
             the mean and the standard deviation of its trained values, so that signals
             keep their size; one whose entries are all equal stays.
-        **settings: Passed to ``method``, with submodules by their names.
+        settings: What ``method`` is called with besides, such as ``{"draws": 20}``;
+            submodules by their names.
 
     Returns:
         A :class:`RandomizationReport`, true where the map depends on the model.
@@ -95,11 +96,12 @@ def randomization_check(
     order = choice("order", order, _ORDERS)
     limit = number("threshold", threshold)
     own = generator(seed)
+    given = read_settings(settings)
+    _refuse_modules(given)
     twin = _copy(model)
-    _refuse_modules(settings)
 
     def maps() -> Tensor:
-        return map_of(compute(twin, inputs, objective, **settings), name)
+        return map_of(compute(twin, inputs, objective, **given), name)
 
     with _calls_of(twin) as called:
         found = [maps()]
@@ -158,9 +160,9 @@ def _refuse_modules(settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if isinstance(value, nn.Module):
             raise InputError(
-                f"{key} must name a submodule by its dotted name, since the check works"
-                f" on a copy of the model; got the {type(value).__name__} itself",
-                argument=key,
+                f"settings[{key!r}] must be a submodule's dotted name, since the check"
+                f" works on a copy of the model; got the {type(value).__name__} itself",
+                argument="settings",
             )
 
 

@@ -17,7 +17,7 @@ from gradkit.saliency._integrated import integrated_gradients
 from gradkit.saliency._occlusion import occlusion
 from gradkit.saliency._smooth import smoothgrad
 
-__all__ = ["METHODS", "Method", "map_of", "read_method"]
+__all__ = ["METHODS", "Method", "map_of", "read_method", "read_settings"]
 
 Method = Callable[..., Any]
 
@@ -49,6 +49,19 @@ def read_method(method: Any) -> tuple[str, Method]:
         f"method must be one of {', '.join(map(repr, METHODS))}, or a callable (model,"
         f" inputs, objective, **settings) that returns a map; got {method!r}",
         argument="method",
+    )
+
+
+def read_settings(settings: Any) -> dict[str, Any]:
+    """Return what a method is called with besides, ``{}`` for ``None``."""
+    if settings is None:
+        return {}
+    if isinstance(settings, Mapping):
+        return dict(settings)
+    raise InputError(
+        "settings must be a mapping of the method's arguments, such as"
+        f" {{'draws': 20}}; got {type(settings).__name__}",
+        argument="settings",
     )
 
 

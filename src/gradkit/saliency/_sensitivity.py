@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from gradkit.saliency._arguments import (
     spread,
     whole_number,
 )
-from gradkit.saliency._registry import map_of, read_method
+from gradkit.saliency._registry import map_of, read_method, read_settings
 from gradkit.saliency._sums import wide
 
 __all__ = ["sensitivity"]
@@ -35,7 +36,7 @@ def sensitivity(
     noise: float = 0.02,
     draws: int = 10,
     seed: int = 0,
-    **settings: Any,
+    settings: Mapping[str, Any] | None = None,
 ) -> Tensor:
     """Return how much a map moves, at most, under small noise on the inputs.
 
@@ -53,7 +54,7 @@ def sensitivity(
         noise: The largest noise, as a share of each sample's range.
         draws: How many noisy copies.
         seed: Of the noise.
-        **settings: Passed to ``method``.
+        settings: What ``method`` is called with besides, such as ``{"draws": 20}``.
 
     Returns:
         ``(N,)``, the largest share over the draws; 0 for a map that does not move, and
@@ -82,18 +83,19 @@ def sensitivity(
     share = number("noise", noise)
     count = whole_number("draws", draws)
     own = generator(seed)
+    given = read_settings(settings)
     read = read_inputs(inputs, None)
     if not any(t.differentiable for t in read.tensors):
         raise InputError(
             "inputs must hold a floating tensor that noise can be added to",
             argument="inputs",
         )
-    base = map_of(compute(model, inputs, objective, **settings), name)
+    base = map_of(compute(model, inputs, objective, **given), name)
     size = _norms(base)
     worst = torch.zeros_like(size)
     for _ in watched(f"sensitivity of {name}", range(count)):
         moved = _noisy(inputs, share, own)
-        found = map_of(compute(model, moved, objective, **settings), name)
+        found = map_of(compute(model, moved, objective, **given), name)
         distance = _norms(wide(found) - wide(base))
         relative = torch.where(distance > 0, distance / size, 0.0)
         worst = torch.maximum(worst, relative)
