@@ -14,7 +14,11 @@ import pytest
 from gradkit.cli import main
 
 TRAIN_COUNT, TEST_COUNT, SAMPLES = 60, 13, 11
-FILES = ["arrays.npz", "mnist.png", "model.pt", "report.json"]
+FIGURES = ["saliency", "deletion", "randomization"]
+FILES = sorted(
+    ["arrays.npz", "mnist.png", "model.pt", "report.json"]
+    + [f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")]
+)
 
 
 def write_digits(folder: Path) -> Path:

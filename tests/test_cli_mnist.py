@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import gradkit
 from gradkit import mnist
 from gradkit.cli import _mnist_measures, main
+from gradkit.cli._saliency_checks import title
 from mnist_run import (
     FILES,
     SAMPLES,
@@ -24,6 +25,14 @@ from mnist_run import (
     TRAIN_COUNT,
     command,
     write_digits,
+)
+
+SALIENCY = (
+    "gradient",
+    "gradient_times_input",
+    "guided_backprop",
+    "integrated_gradients",
+    "smoothgrad",
 )
 
 
@@ -158,11 +167,37 @@ def test_the_arrays_are_right(finished: Finished, folder: Path) -> None:
         "parameter_norms": _norms(x, y, W1, b1, W2, b2),
         "jacobian": J,
     }
-    assert set(arrays) == {"images", "labels", *expected}
+    expected["saliency_gradient"] = expected["class_score_label"]
+    expected["saliency_gradient_times_input"] = expected["class_score_label"] * x
+    maps = {f"saliency_{name}" for name in SALIENCY}
+    assert set(arrays) == {"images", "labels", *expected, *maps}
     for name, truth in expected.items():
         assert arrays[name].shape == truth.shape, name
         error = (arrays[name] - truth).abs().max() / truth.abs().max()
         assert error < 1e-5, name
+
+
+def test_the_saliency_table_shows_what_the_report_holds(finished: Finished) -> None:
+    checks = finished.report["saliency"]
+    assert set(checks["randomization"]) == set(SALIENCY)
+    for name, report in checks["randomization"].items():
+        assert report["layers"] == ["fc2", "fc1"]
+        (line,) = re.findall(
+            rf"^  {title(name)}  .* (\S+) +(yes|no)$", finished.text, re.MULTILINE
+        )
+        assert line == (f"{report['correlation']:.2f}", "yes")
+    assert checks["completeness"]["integrated_gradients"] < 1e-2
+    # The gap of integrated gradients, from the saved arrays alone.
+    state = torch.load(finished.out / "model.pt", weights_only=True)
+    _, b1, W2, b2 = (tensor.double() for tensor in state.values())
+    y = torch.arange(SAMPLES) % 10
+    difference = finished.arrays["outputs"][torch.arange(SAMPLES), y]
+    difference -= (W2 @ b1.relu() + b2)[y]
+    gap = finished.arrays["saliency_integrated_gradients"].sum(1) - difference
+    share = (gap / difference).abs().median()
+    assert float(share) == pytest.approx(
+        checks["completeness"]["integrated_gradients"], rel=1e-2, abs=1e-6
+    )
 
 
 def _norms(x: torch.Tensor, y: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

@@ -18,23 +18,29 @@ from torch import nn
 from gradkit import mnist, plots
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError, whole_number
 from gradkit.cli._files import Writer, check_writable, write_whole
+from gradkit.cli._json import finite
 from gradkit.cli._mnist_measures import Measures, measure
 from gradkit.cli._mnist_report import Training, measures_text, report, training_text
+from gradkit.cli._mnist_saliency import looked_at, saliency_files
+from gradkit.cli._saliency_checks import checks_text
 from gradkit.errors import InputError
 
 _FILES = ("mnist.png", "arrays.npz", "model.pt", "report.json")
+_FIGURES = ("saliency", "deletion", "randomization")
 _DOTS_PER_INCH = 200
 
 _DESCRIPTION = """\
 Train a 784-500-10 network on handwritten digits. Then take, of test digits, the
 gradients of the loss, of the summed scores and of one class score, the full
 Jacobian by every method, and the norms of the parameter gradients, and check
-each of them against the Jacobian that the reference gives in float64."""
+each of them against the Jacobian that the reference gives in float64. Last, show
+saliency maps of the digits by several methods, and what checks say of them."""
 
 _EXAMPLE = f"""\
 example:
   gradkit mnist --epochs 5 --samples 100 --out digits
-    prints the results and writes {", ".join(_FILES)} into digits/
+    prints the results and writes {", ".join(_FILES)}
+    and the figures {", ".join(_FIGURES)} (PNG and SVG) into digits/
 
 exit codes: 0 fine, 1 results differ beyond rounding, 2 usage or unusable data"""
 
@@ -55,8 +61,9 @@ def run(arguments: Sequence[str]) -> int:
     device = _device(options.device)
     data = _digits(options)
     files = [options.out / name for name in _FILES]
+    figures = [options.out / f"{name}.png" for name in _FIGURES]
     report_file = Path(options.json) if options.json not in (None, "-") else None
-    for file in (*files, *([report_file] if report_file else ())):
+    for file in (*files, *figures, *([report_file] if report_file else ())):
         check_writable(file)
 
     # With the report on stdout, what people read goes to stderr.
@@ -67,10 +74,14 @@ def run(arguments: Sequence[str]) -> int:
     images, labels = data.test_images[:count], data.test_labels[:count]
     measures = measure(network, images.to(device), labels.to(device))
     say(measures_text(measures))
+    maps, checks = looked_at(network, measures, options.seed)
+    say(f"\n{checks_text(checks, list(maps))}")
 
-    text = json.dumps(report(training, measures), indent=2, allow_nan=False) + "\n"
-    writers = _writers(network, measures, text)
+    values = report(training, measures) | {"saliency": finite(checks.to_dict(), _none)}
+    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+    writers = _writers(network, measures, maps, text)
     places = dict(zip(files, writers, strict=True))
+    places |= saliency_files(options.out, measures, maps, checks)
     if report_file:
         places[report_file] = writers[-1]
     write_whole(places)
@@ -119,7 +130,7 @@ def _parser() -> Parser:
         type=Path,
         metavar="DIR",
         default=Path("gradkit-mnist"),
-        help=f"where {', '.join(_FILES)} go (default: %(default)s)",
+        help=f"where {', '.join(_FILES)} and figures go (default: %(default)s)",
     )
     parser.add_argument(
         "--device", default="cpu", help="such as cpu, cuda or cuda:1 (default: cpu)"
@@ -192,7 +203,13 @@ def _digits(options: argparse.Namespace) -> mnist.Digits:
     return data
 
 
-def _writers(network: nn.Module, measures: Measures, text: str) -> list[Writer]:
+def _none(_: float) -> None:
+    """Return what stands in JSON for a number that is not finite."""
+
+
+def _writers(
+    network: nn.Module, measures: Measures, maps: dict[str, torch.Tensor], text: str
+) -> list[Writer]:
     """Return what writes the files, in the order of ``_FILES``."""
     values = {name: q.values for name, q in measures.quantities.items()}
     figure = plots.digit_gradients(
@@ -211,6 +228,7 @@ def _writers(network: nn.Module, measures: Measures, text: str) -> list[Writer]:
         "losses": measures.losses,
         **values,
         "jacobian": measures.jacobian,
+        **{f"saliency_{name}": value for name, value in maps.items()},
     }
     arrays: dict[str, Any] = {
         name: tensor.cpu().numpy() for name, tensor in tensors.items()

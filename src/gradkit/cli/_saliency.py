@@ -21,20 +21,19 @@ from gradkit.cli._files import Writer, check_writable, write_whole
 from gradkit.cli._json import finite
 from gradkit.cli._saliency_checks import (
     Asked,
-    Checks,
     checked,
     checks_text,
     maps_of,
     title,
 )
+from gradkit.cli._saliency_figures import check_files, figure_files
 from gradkit.cli._saliency_options import asked_of, outputs_of, scores_of
 from gradkit.cli._target import HELP, load
 from gradkit.errors import GradkitError
 
-__all__ = ["figure_files", "run"]
+__all__ = ["run"]
 
 _DEFAULT = "gradient,gradient_times_input,integrated_gradients,smoothgrad"
-_DOTS_PER_INCH = 200
 
 _DESCRIPTION = """\
 Make saliency maps of a model by several methods: a figure of samples and maps, and
@@ -103,7 +102,7 @@ def _reported(
     values: dict[str, Any] = {"methods": methods, "samples": len(outputs)}
     if checks is not None:
         print(checks_text(checks, methods))
-        files |= _check_files(options.out, asked, checks)
+        files |= check_files(options.out, asked.inputs, checks)
         values |= {"checks": checks.to_dict(), "findings": checks.findings}
     text = json.dumps(finite(values, lambda _: None), indent=2, allow_nan=False) + "\n"
     return FINDING if checks is not None and checks.findings else FINE, files, text
@@ -118,16 +117,6 @@ def _methods(text: str) -> list[str]:
             f" {', '.join(saliency.METHODS)}, separated by commas"
         )
     return list(dict.fromkeys(names))
-
-
-def figure_files(folder: Path, name: str, figure: Any) -> dict[Path, Writer]:
-    """Return what writes a figure as PNG and as SVG."""
-    return {
-        folder / f"{name}.png": lambda stream: figure.savefig(
-            stream, format="png", dpi=_DOTS_PER_INCH
-        ),
-        folder / f"{name}.svg": lambda stream: figure.savefig(stream, format="svg"),
-    }
 
 
 def _array_files(
@@ -191,21 +180,6 @@ def _are_labels(targets: Any, count: int) -> bool:
         and targets.shape == (count,)
         and not targets.is_floating_point()
     )
-
-
-def _check_files(folder: Path, asked: Asked, checks: Checks) -> dict[Path, Writer]:
-    files: dict[Path, Writer] = {}
-    if checks.curves:
-        named = {title(name): curve for name, curve in checks.curves.items()}
-        files |= figure_files(folder, "deletion", plots.curves(named))
-    if checks.reports:
-        reports = {title(name): report for name, report in checks.reports.items()}
-        try:
-            figure = plots.randomization_cascade(reports, image=asked.inputs[0])
-            files |= figure_files(folder, "randomization", figure)
-        except (GradkitError, TypeError) as error:
-            print(f"No figure of the cascade: {getattr(error, 'message', error)}")
-    return files
 
 
 def _parser() -> Parser:

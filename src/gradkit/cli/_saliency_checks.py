@@ -167,17 +167,17 @@ def checks_text(checks: Checks, methods: Sequence[str]) -> str:
         )
     heads = ["map", "gap", "deletion", "sensitivity", "correlation", "depends"]
     lines = [
-        "What the checks say of the maps (medians over the samples; area: the mean)",
+        "What the checks say of saliency maps: medians over the samples",
         table(heads, rows),
-        "  gap: of the sum from the difference to the baseline, as a share of it;"
-        " deletion: area below the",
-        "  curve, small is good; sensitivity: to noise of 2 % of the range; correlation"
-        " of ranks with maps",
-        "  of re-drawn weights; depends: whether the map depends on what was learned.",
+        "  gap: of the map's sum from the difference to the baseline, as its share",
+        "  deletion: mean area below the curve, small where the map finds what matters",
+        "  sensitivity: how far the map moves under noise of 2% of the range",
+        "  correlation: of ranks, with maps of re-drawn weights",
+        "  depends: whether the map depends on what was learned",
     ]
     if checks.findings:
         names = ", ".join(map(title, checks.findings))
-        lines.append(f"FINDING: no map of the model: {names}.")
+        lines.append(f"  Not of the model, but of the input or architecture: {names}.")
     return "\n".join(lines)
 
 

@@ -1,0 +1,41 @@
+"""The figures of maps and of their checks, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradkit import plots
+from gradkit.cli._files import Writer
+from gradkit.cli._saliency_checks import Checks, title
+from gradkit.errors import GradkitError
+
+__all__ = ["check_files", "figure_files"]
+
+_DOTS_PER_INCH = 200
+
+
+def figure_files(folder: Path, name: str, figure: Any) -> dict[Path, Writer]:
+    """Return what writes a figure as PNG and as SVG."""
+    return {
+        folder / f"{name}.png": lambda stream: figure.savefig(
+            stream, format="png", dpi=_DOTS_PER_INCH
+        ),
+        folder / f"{name}.svg": lambda stream: figure.savefig(stream, format="svg"),
+    }
+
+
+def check_files(folder: Path, inputs: Any, checks: Checks) -> dict[Path, Writer]:
+    """Return what draws the deletion curves and the cascade, where there are any."""
+    files: dict[Path, Writer] = {}
+    if checks.curves:
+        named = {title(name): curve for name, curve in checks.curves.items()}
+        files |= figure_files(folder, "deletion", plots.curves(named))
+    if checks.reports:
+        reports = {title(name): report for name, report in checks.reports.items()}
+        try:
+            figure = plots.randomization_cascade(reports, image=inputs[0])
+            files |= figure_files(folder, "randomization", figure)
+        except (GradkitError, TypeError) as error:
+            print(f"No figure of the cascade: {getattr(error, 'message', error)}")
+    return files
