@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gradkit import saliency
 from gradkit.cli import main
 from mnist_run import check_refused
 
 SUBJECTS = """
-import torch
 import gradkit as gk
 
 torch.manual_seed(0)
