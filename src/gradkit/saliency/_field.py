@@ -164,10 +164,25 @@ class Field:
                     )
 
     def sources_of(self, tensors: Sequence[Tensor]) -> Point:
-        """Return what ``wrt`` names at other inputs, of any number of samples."""
-        with torch.no_grad():
-            graph = self.call.forwards.at(tensors).graph()
-        return [s.detach().clone() for s in graph.sources]
+        """Return what ``wrt`` names at other inputs, of any number of samples.
+
+        They are run in batches of at most ``N``, which the memory is known to hold.
+        """
+        roles = [t.role for t in self.call.inputs.tensors]
+        count = max(
+            len(t) for t, r in zip(tensors, roles, strict=True) if r == "sample"
+        )
+        found = []
+        for start in range(0, max(count, 1), max(self.samples, 1)):
+            rows = slice(start, start + max(self.samples, 1))
+            part = [
+                t[rows] if r == "sample" else t
+                for t, r in zip(tensors, roles, strict=True)
+            ]
+            with torch.no_grad():
+                graph = self.call.forwards.at(part).graph()
+            found.append([s.detach().clone() for s in graph.sources])
+        return [torch.cat(group) for group in zip(*found, strict=True)]
 
     def arranged(self, values: Sequence[Tensor]) -> Any:
         """Return one value per source in the form that ``wrt`` asked for."""
