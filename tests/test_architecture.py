@@ -34,7 +34,7 @@ LAYERS = (
     ("_rules",),
     ("_guards",),
     ("_memory_use",),
-    ("_products",),
+    ("_products", "_pools"),
     ("_problem",),
     ("objectives",),
     ("errors", "_subject", "_dtypes"),

@@ -11,7 +11,7 @@ from gradkit._guards._independence import random_cotangent, refuse_coupling
 from gradkit._methods._task import Task
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
-__all__ = ["describe", "prove", "refuse_lost_gradient"]
+__all__ = ["describe", "moved_by_shape", "prove", "refuse_lost_gradient"]
 
 _ADVICE = (
     "Its samples may stand on another axis (an RNN or attention built without"
@@ -224,6 +224,11 @@ def _differs(before: Tensor, after: Tensor, units: float) -> Tensor:
     eps = torch.finfo(before.dtype).eps
     most = 0.03 if units == _SAME_SHAPE else 0.3  # of so few digits
     return (~(gap <= min(units * eps, most) * size)).any(1)
+
+
+def moved_by_shape(alone: Tensor, among: Tensor) -> bool:
+    """Whether outputs ``(N, K)`` are others in a larger batch, beyond rounding."""
+    return bool(_differs(alone, among, _OTHER_SHAPE).any())
 
 
 def _sample_look_ups(task: Task, graph: Graph) -> tuple[Tensor, ...]:

@@ -24,6 +24,8 @@ class Known:
     modules: list[ref[Any]] = field(default_factory=list)
     #: What rules found out about the model's operations.
     rules: Any = None
+    #: Whether several batches may be run as one; ``None`` is not known.
+    stacks: bool | None = None
 
     def proof_is_due(self) -> bool:
         """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""

@@ -212,6 +212,12 @@ class Field:
             return ([torch.zeros_like(s) for s in self.sources] for _ in points)
         return self._passes.gradients(points, count)
 
+    def summed(self, points: Iterable[Point], weights: Sequence[float]) -> Point:
+        """Return the sum of the gradients at points, each times its weight."""
+        if not self.samples:
+            return [torch.zeros_like(s) for s in self.sources]
+        return self._passes.summed(points, weights)
+
     def values_at(self, points: Iterable[Point], count: int) -> Iterator[Tensor]:
         """Yield the objective's values ``(N,)`` at each of ``count`` points."""
         if not self.samples:

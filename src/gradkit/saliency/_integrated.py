@@ -109,12 +109,9 @@ def _integrals(field: Field, baselines: list[Point], rule: str, steps: int) -> P
     for base in baselines:
         ways = [s - b for s, b in zip(field.sources, base, strict=True)]
         nodes = nodes_and_weights(rule, steps)
-        sums = Sum(field.sources)
-        for (_, weight), point in zip(
-            nodes, field.gradients(_on_the_way(base, ways, nodes), steps), strict=True
-        ):
-            sums.add(point, weight)
-        total.add_products(ways, sums.values())
+        weights = [weight for _, weight in nodes]
+        summed = field.summed(_on_the_way(base, ways, nodes), weights)
+        total.add_products(ways, summed)
     scale = 1 / len(baselines)
     return [v * scale for v in total.values()] if baselines[1:] else total.values()
 

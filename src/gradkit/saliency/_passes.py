@@ -10,26 +10,36 @@ from torch import Tensor
 
 from gradkit._call._objective import evaluate
 from gradkit._call._open import Call
+from gradkit._call._proof import moved_by_shape
 from gradkit._guards._graph import Graph
-from gradkit._guards._independence import refuse_coupling
+from gradkit._guards._independence import coupled_sample, random_cotangent
 from gradkit._planner import Planner
+from gradkit._pools import has_pools, quick_pools
 from gradkit._problem._outputs import Outputs
 from gradkit.errors import InputError
 from gradkit.objectives import as_objective
 from gradkit.saliency._points import Point, Points, joined, part_of, step_of
+from gradkit.saliency._pulled_once import PulledOnce
 
 __all__ = ["Passes"]
 
 Tile = Callable[[slice, slice], tuple[Tensor, ...]]
+#: From a graph and a cotangent to tensors with the samples first.
+Pull = Callable[[Graph, Tensor], Sequence[Tensor]]
 
 #: Bytes of a forward's and a backward's tensors up to which steps are stacked on a
 #: CPU: what does not stay in its caches costs more than stacking saves.
 _CACHED = 2**25
 
-_ADVICE = (
-    "It was independent in a batch of N, and is not in one of several times N: the"
-    " model is made for one size of batch. A small max_memory runs one step at a time"
-)
+
+def _at_sources(graph: Graph, cotangent: Tensor) -> Sequence[Tensor]:
+    """Return the gradient at each source, in its own shape."""
+    return graph.pull_to(graph.sources, cotangent)
+
+
+def _values(outputs: Outputs, samples: int) -> Tensor:
+    """Return outputs as ``(N, K)``."""
+    return Graph(outputs, (), None, samples).values()
 
 
 class Passes:
@@ -52,6 +62,8 @@ class Passes:
     ) -> None:
         self._call, self._sources, self._places = call, sources, list(places)
         self._samples = call.inputs.samples
+        self._measuring = False
+        self._has_pools = has_pools(call.task.graph.nodes())
         self._objective = as_objective(
             call.request.objective, labels_mean_class_score=True
         )
@@ -59,7 +71,7 @@ class Passes:
     def gradients(self, points: Iterable[Point], count: int) -> Iterator[Point]:
         """Yield the gradient at each of ``count`` points, in order."""
         ahead = Points(points)
-        run = self._pulled(ahead)
+        run = self._pulled(ahead, _at_sources)
         whole: Point = []
         for rows, columns, values in self._tiles("gradients", count, ahead, run):
             if columns == slice(0, self._samples):
@@ -72,6 +84,16 @@ class Passes:
                 target[columns] = value[0]
             if columns.stop == self._samples:
                 yield whole
+
+    def summed(self, points: Iterable[Point], weights: Sequence[float]) -> Point:
+        """Return the sum of the gradients at points, each times its weight."""
+        ahead = Points(points)
+        total = PulledOnce(self._call.task.graph)
+        run = self._pulled(ahead, total.pulled)
+        count = len(weights)
+        for rows, columns, values in self._tiles("gradients", count, ahead, run):
+            total.add(values, columns, weights[rows])
+        return total.values()
 
     def values(self, points: Iterable[Point], count: int) -> Iterator[Tensor]:
         """Yield the objective's values ``(N,)`` at each of ``count`` points."""
@@ -92,15 +114,18 @@ class Passes:
             for step in range(rows.stop - rows.start):
                 yield self._evaluated(outputs, step, values_only=True)[0].detach()
 
-    def _pulled(self, ahead: Points) -> Tile:
+    def _pulled(self, ahead: Points, pull: Pull) -> Tile:
         """Return what pulls the objective back at a stack of points."""
-        proof_due = self._call.proof_due
         cotangents: dict[int, Tensor] = {}
 
         def pulled(rows: slice, columns: slice) -> tuple[Tensor, ...]:
-            nonlocal proof_due
             stack = ahead.take(rows)
             steps, width = len(stack), columns.stop - columns.start
+            if self._measuring:
+                # The objective is called once for each point, and not for this.
+                graph = self._graph(stack, columns)
+                one = torch.ones(width, graph.outputs.width, device=graph.device)
+                return tuple(pull(graph, one))
             if width < self._samples and rows.start not in cotangents:
                 cotangents.clear()
                 cotangents[rows.start] = self._cotangent_in_pieces(stack[0], width)
@@ -109,13 +134,9 @@ class Passes:
                 cotangent = cotangents[rows.start][columns]
             else:
                 cotangent = self._cotangent(graph.outputs, steps)
-            if proof_due and steps > 1:
-                # It was proved for a batch of N alone.
-                refuse_coupling(graph.pull, cotangent, "the output", _ADVICE)
-                proof_due = False
             return tuple(
-                g.detach().reshape(steps, width, *s.shape[1:])
-                for g, s in zip(graph.pull(cotangent), self._sources, strict=True)
+                g.detach().reshape(steps, width, *g.shape[1:])
+                for g in pull(graph, cotangent)
             )
 
         return pulled
@@ -126,6 +147,7 @@ class Passes:
         planner = call.planner
         ahead.take(slice(0, 1))  # what is measured is the model, not the drawing
         name = f"saliency's {name}"
+        self._measuring = True
         try:
             planner.units(name, run)
         except InputError as error:
@@ -138,12 +160,50 @@ class Passes:
                 argument="max_memory",
                 needed=needed,
             ) from None
-        size = planner.budget
+        finally:
+            self._measuring = False
+        size, one_step = (
+            planner.budget,
+            planner.known.bytes_per_unit[name] * self._samples,
+        )
         if all(device.type == "cpu" for device in call.guard.devices):
-            one_step = planner.known.bytes_per_unit[name] * self._samples
             size = min(size, max(_CACHED, one_step))
+        steps = min(size // one_step, count)
+        if steps > 1 and not self._stacks(ahead.take(slice(0, steps))):
+            size = one_step
         tiler = Planner(size, planner.known, strict=planner.strict)
         return tiler.tiles(name, count, self._samples, run)
+
+    def _stacks(self, stack: Sequence[Point]) -> bool:
+        """Whether several batches of ``N`` may be run as one; it is remembered."""
+        known = self._call.known
+        if known.stacks is None or self._call.proof_due:
+            known.stacks = self._come_out_alike(stack)
+        return known.stacks
+
+    def _come_out_alike(self, stack: Sequence[Point]) -> bool:
+        """Whether batches have in a stack the outputs that they have alone.
+
+        Samples were proved independent in a batch of ``N``. A model may be made for
+        that size, or take a branch for the whole batch, as a lone sample may.
+        """
+        every = slice(0, self._samples)
+        try:
+            graph = self._graph(stack, every)
+            for step in {0, len(stack) - 1}:
+                alone = self._outputs([stack[step]], every)
+                among = step_of(graph.outputs, step, self._samples)
+                if moved_by_shape(*(_values(o, self._samples) for o in (alone, among))):
+                    return False
+            if graph.sources:
+                size = (len(stack) * self._samples, graph.outputs.width)
+                like = torch.empty((), dtype=graph.dtype, device=graph.device)
+                return coupled_sample(graph.pull, random_cotangent(size, like)) is None
+        except torch.OutOfMemoryError:
+            return True  # which is met again, and then there is less at once
+        except Exception:
+            return False
+        return True
 
     # -- one forward at a stack of points ---------------------------------------
 
@@ -159,7 +219,9 @@ class Passes:
             else:
                 tensors.append(tensor.tensor)
         placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
-        return self._call.forwards.at(tensors, placed).graph()
+        forwards = self._call.forwards.at(tensors, placed)
+        with quick_pools(self._has_pools):
+            return forwards.graph()
 
     def _outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:
         with torch.no_grad():

@@ -86,8 +86,8 @@ def smoothgrad(
     with open_field(
         model, inputs, objective, wrt=wrt, of=of, max_memory=max_memory
     ) as field:
-        found = field.gradients(noisy(field, share, own, count), count)
-        return field.arranged(STATISTICS[statistic](field, found, count))
+        points = noisy(field, share, own, count)
+        return field.arranged(STATISTICS[statistic](field, points, count))
 
 
 def noisy(
@@ -107,21 +107,18 @@ def noisy(
         yield point
 
 
-def _mean(field: Field, found: Iterator[Point], count: int) -> Point:
-    total = Sum(field.sources)
-    for point in found:
-        total.add(point)
-    return [v / count for v in total.values()]
+def _mean(field: Field, points: Iterator[Point], count: int) -> Point:
+    return [v / count for v in field.summed(points, [1.0] * count)]
 
 
-def _square(field: Field, found: Iterator[Point], count: int) -> Point:
+def _square(field: Field, points: Iterator[Point], count: int) -> Point:
     total = Sum(field.sources)
-    for point in found:
+    for point in field.gradients(points, count):
         total.add_products(point, point)
     return [v / count for v in total.values()]
 
 
-def _variance(field: Field, found: Iterator[Point], count: int) -> Point:
+def _variance(field: Field, points: Iterator[Point], count: int) -> Point:
     """Return the variance by updates, since a difference of squares would cancel.
 
     Source:
@@ -130,7 +127,7 @@ def _variance(field: Field, found: Iterator[Point], count: int) -> Point:
     """
     means = Sum(field.sources)
     squares = Sum(field.sources)
-    for done, point in enumerate(found, 1):
+    for done, point in enumerate(field.gradients(points, count), 1):
         before = [wide(p) - m for p, m in zip(point, means.total, strict=True)]
         means.add(before, 1 / done)
         after = [wide(p) - m for p, m in zip(point, means.total, strict=True)]

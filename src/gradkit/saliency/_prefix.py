@@ -1,0 +1,116 @@
+"""The affine beginning of a model, through which a sum is pulled back once.
+
+The derivative of an affine operation is the same at every point. Where a source goes
+through nothing but a matrix product or a convolution first, weighted gradients are
+summed at its output, and only their sum is pulled back through it: pulling back is
+linear. For a network whose first layer is its largest that is half of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from gradkit._guards._graph import Graph
+from gradkit._products import quick_products
+
+__all__ = ["Prefix", "prefixes"]
+
+#: Operations that keep the entries of a sample together and in order.
+_LAYOUT = ("Clone", "View", "UnsafeView", "ReshapeAlias", "Alias")
+#: For each affine operation the place of its argument, and what else it keeps.
+_AFFINE = {
+    "AddmmBackward0": (1, ("mat2", "alpha")),
+    "MmBackward0": (0, ("mat2",)),
+    "ConvolutionBackward0": (
+        0,
+        ("weight", "stride", "padding", "dilation", "transposed", "output_padding",
+         "groups"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The way from one source through layouts to its first, affine operation.
+
+    ``node`` is the operation's; ``kept`` is what its derivative depends on.
+    """
+
+    source: Tensor
+    node: Any
+    kept: tuple[Any, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what gradients are summed at."""
+        return tuple(self.node._input_metadata[0].shape)
+
+    def same(self, other: Prefix | None) -> bool:
+        """Whether another forward's has the same derivative."""
+        return (
+            other is not None
+            and self.node.name() == other.node.name()
+            and all(map(_equal, self.kept, other.kept))
+        )
+
+    def pull(self, summed: Tensor) -> Tensor:
+        """Pull a sum ``(N, *)`` at the edge back to the source."""
+        edge = GradientEdge(self.node, 0)
+        dtype = self.node._input_metadata[0].dtype
+        cotangent = summed.reshape(self.shape).to(dtype)
+        with quick_products(cotangent, self.source.numel()):
+            (found,) = torch.autograd.grad(
+                [edge], [self.source], [cotangent], retain_graph=True
+            )
+        return found
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if not isinstance(first, Tensor):
+        return first == second
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    alike = first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
+    return alike or torch.equal(first, second)
+
+
+def prefixes(graph: Graph) -> list[Prefix | None]:
+    """Return the affine beginning of each source of a graph, where there is one."""
+    users: dict[Any, list[tuple[Any, int]]] = {}
+    for node in graph.nodes():
+        for place, (below, _) in enumerate(node.next_functions):
+            if below is not None:
+                users.setdefault(below, []).append((node, place))
+    return [_prefix(source, users) for source in graph.sources]
+
+
+def _prefix(source: Tensor, users: dict[Any, list[tuple[Any, int]]]) -> Prefix | None:
+    if not source.is_leaf:
+        return None
+    starts = [n for n in users if getattr(n, "variable", None) is source]
+    node = starts[0] if len(starts) == 1 else None
+    while node is not None:
+        # Used twice, it would reach the outputs by another way as well.
+        above = users.get(node, [])
+        if len(above) != 1:
+            return None
+        ((node, place),) = above
+        name = node.name()
+        if name in _AFFINE:
+            argument, names = _AFFINE[name]
+            if place != argument:
+                return None
+            return Prefix(source, node, _kept(node, names))
+        if not name.startswith(tuple(f"{kind}Backward" for kind in _LAYOUT)):
+            return None
+    return None
+
+
+def _kept(node: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(node, f"_saved_{name}") for name in names)
