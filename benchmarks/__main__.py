@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import torch
@@ -30,7 +29,7 @@ def main() -> int:
     # Single precision is what is compared; TF32 is less.
     torch.backends.cudnn.allow_tf32 = False
     rounds, device = options.rounds, options.device
-    print(f"## gradkit beside its peers\n\n{timing.machine(device)}.{_load()}\n")
+    print(f"## gradkit beside its peers\n\n{timing.machine(device)}.{timing.load()}\n")
     print(NOTES.format(rounds=rounds))
     agrees = True
     for name in options.only or [*COMPARISONS, MEMORY]:
@@ -55,13 +54,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="default: torch's own choice")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     return parser.parse_args()
-
-
-def _load() -> str:
-    """Return what else the machine was doing, where the system tells."""
-    if not hasattr(os, "getloadavg"):
-        return ""
-    return f" Load average before: {os.getloadavg()[0]:.1f}."
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ same run.
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import random
 import statistics
@@ -102,7 +103,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 # Whose versions a reader must know, where they are installed.
 DISTRIBUTIONS = (
-    "torch", "gradkit", "opacus", "backpack-for-pytorch", "captum", "jax", "jaxlib",
+    "torch", "gradkit", "opacus", "backpack-for-pytorch", "captum", "saliency", "jax",
+    "jaxlib",
 )  # fmt: skip
 
 
@@ -114,6 +116,13 @@ def machine(device: torch.device) -> str:
             versions.append(f"{name} {metadata.version(name)}")
     place = f"{_processor(device)}, threads: {torch.get_num_threads()}"
     return f"{place}, {platform.system()}; {', '.join(versions)}"
+
+
+def load() -> str:
+    """Return what else the machine was doing, where the system tells."""
+    if not hasattr(os, "getloadavg"):
+        return ""
+    return f" Load average before: {os.getloadavg()[0]:.1f}."
 
 
 def _processor(device: torch.device) -> str:

@@ -34,6 +34,7 @@ LAYERS = (
     ("_rules",),
     ("_guards",),
     ("_memory_use",),
+    ("_quick",),
     ("_products", "_pools"),
     ("_problem",),
     ("objectives",),

@@ -14,6 +14,7 @@ from gradkit.cli import main
 from mnist_run import check_refused
 
 SUBJECTS = """
+import torch
 import gradkit as gk
 
 torch.manual_seed(0)

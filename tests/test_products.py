@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradkit as gk
 from gradkit import _products
-from gradkit._products import product, quick_products
+from gradkit._products import product
+from gradkit._quick import _Quick, gains_forward, quick_products
 
 ROWS, INNER, COLUMNS = 300, 170, 260
 
@@ -53,6 +54,32 @@ def test_a_product_is_the_product(left: str, right: str) -> None:
     assert is_near(product(a, b), a, b)
     with quick_products(a, 10**6):
         assert is_near(a @ b, a, b)
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+@pytest.mark.parametrize("left", LEFTS)
+def test_a_product_with_a_bias_is_the_product(left: str, right: str) -> None:
+    a, b, bias = LEFTS[left](), RIGHTS[right](), drawn(COLUMNS)
+    with _Quick():
+        found = torch.addmm(nn.Parameter(bias), a, b).detach()
+        others = [
+            torch.addmm(drawn(ROWS, COLUMNS), a, b),
+            torch.addmm(bias, a, b, beta=2, alpha=3),
+            torch.addmm(drawn(1), a, b),
+        ]
+    assert is_near(found - bias, a, b) or is_near(found.double() - bias.double(), a, b)
+    assert is_near(others[0] - drawn(ROWS, COLUMNS), a, b)
+    torch.testing.assert_close(others[1], 2 * bias + 3 * (a @ b), rtol=1e-4, atol=1e-3)
+    assert is_near(others[2] - drawn(1), a, b)
+
+
+def test_which_forwards_gain() -> None:
+    x = torch.rand(2, 3, requires_grad=True)
+    layer = nn.Linear(3, 2)
+    for y, gains in ((layer(x), True), (x @ layer.weight.t(), True), (x.sin(), False)):
+        assert gains_forward([y.grad_fn]) is gains
+    pooled = nn.functional.max_pool2d(torch.rand(1, 2, 4, 4, requires_grad=True), 2)
+    assert gains_forward([pooled.grad_fn])
 
 
 def test_factors_stay_and_the_result_is_detached() -> None:

@@ -8,22 +8,24 @@ linear layer; both libraries round as single precision does, in their own order.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["product", "quick_products"]
+__all__ = ["ENTRIES", "has_operation", "is_plain", "product", "quick_addmm", "quick_mm"]
 
-_MM = torch.ops.aten.mm.default
 #: Multiplications from which on the other library's overhead is regained.
 _LARGE = 4_000_000
 #: Entries of a pull-back's result from which on its products are looked at.
-_ENTRIES = 200_000
+ENTRIES = 200_000
 #: A transposed left factor is rearranged first; that pays with so many columns.
 _WIDE = 256
+
+
+def has_operation() -> bool:
+    """Whether this build and setting have oneDNN's product."""
+    return _operation() is not None
 
 
 def _operation() -> Any:
@@ -34,7 +36,8 @@ def _operation() -> Any:
     return getattr(packet, "default", None)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
+    """Whether oneDNN may take a product with a tensor."""
     return (
         type(tensor) is Tensor
         and tensor.dtype is torch.float32
@@ -53,45 +56,31 @@ def _gains(left: Tensor, right: Tensor) -> bool:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right`` of two matrices, detached."""
-    if _is_plain(left) and _is_plain(right) and _gains(left, right):
-        operation = _operation()
-        if operation is not None:
-            return operation(left.detach(), right.detach().t(), None, "none", [], "")
-    return left.detach() @ right.detach()
+    found = _quick(left, right, None)
+    return left.detach() @ right.detach() if found is None else found
 
 
-class _QuickProducts(TorchDispatchMode):
-    """Takes the matrix products that run while it is on."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Compiled code runs eagerly here anyway, and to say so for each operation
-        # takes longer than most of them.
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func is _MM and not kwargs and _is_plain(args[0]) and _is_plain(args[1]):
-            return product(*args)
-        return func(*args, **(kwargs or {}))
+def _quick(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Return ``left @ right + bias`` by oneDNN; ``None`` where that gains nothing."""
+    plain = is_plain(left) and is_plain(right) and (bias is None or is_plain(bias))
+    operation = _operation() if plain and _gains(left, right) else None
+    if operation is None:
+        return None
+    return operation(left.detach(), right.detach().t(), bias, "none", [], "")
 
 
-def quick_products(like: Tensor, entries: int) -> AbstractContextManager[Any]:
-    """Return where large products are quick, if a result of ``entries`` has any.
+def quick_mm(func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Return what ``aten::mm`` is called for."""
+    left, right = args
+    found = None if kwargs else _quick(left, right, None)
+    return func(*args, **kwargs) if found is None else found
 
-    Args:
-        like: A tensor of the dtype and on the device of the work.
-        entries: How many numbers the work is to give.
-    """
-    if not _is_plain(like) or entries < _ENTRIES or _operation() is None:
-        return nullcontext()
-    if torch._C._len_torch_dispatch_stack():
-        return nullcontext()  # another mode wants to see the products themselves
-    return _QuickProducts()
+
+def quick_addmm(func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Return what ``aten::addmm`` is called for, as a linear layer calls it."""
+    found = None
+    if not kwargs and len(args) == 3:
+        bias, left, right = args
+        if bias.ndim == 1 and bias.shape[0] == right.shape[1]:
+            found = _quick(left, right, bias.detach())  # no longer a parameter
+    return func(*args, **kwargs) if found is None else found

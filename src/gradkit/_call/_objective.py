@@ -125,7 +125,8 @@ def _lone_output(graph: Graph, *, batched: bool) -> tuple[Tensor, Tensor]:
             argument="objective",
             outputs=width,
         )
-    values = torch.cat([t.reshape(-1) for t in graph.outputs.tensors if t.numel()])
+    widths = zip(graph.outputs.tensors, graph.outputs.widths, strict=True)
+    values = torch.cat([t.reshape(-1) for t, own in widths if own])
     ones = torch.ones(graph.samples, 1, dtype=graph.dtype, device=graph.device)
     return values, ones
 

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 
 from gradkit._guards._walk import nodes_below
 from gradkit._problem._outputs import Outputs
-from gradkit._products import quick_products
+from gradkit._quick import quick_products
 
 __all__ = ["Graph"]
 

@@ -50,8 +50,15 @@ def _baseline(field: Field, given: Any) -> Point:
     )
 
 
-def _filled(source: Tensor, value: float) -> Tensor:
-    return torch.full_like(source, value)
+def _filled(source: Tensor, value: float, place: str = "baseline") -> Tensor:
+    if not source.is_floating_point() and not value.is_integer():
+        raise InputError(
+            f"{place} must be a whole number, like the inputs; got {value}",
+            argument="baseline",
+        )
+    found = torch.full_like(source, value)
+    _check(found, source, place)
+    return found
 
 
 def _refuse_several(field: Field) -> None:
@@ -67,7 +74,7 @@ def _refuse_several(field: Field) -> None:
 def _like(value: Any, source: Tensor, place: str) -> Tensor:
     """Return a number or tensor with the shape and dtype of ``source``."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return _filled(source, float(value))
+        return _filled(source, float(value), place)
     if not isinstance(value, Tensor) or value.is_complex():
         raise InputError(
             f"{place} must be a number or a tensor; got {type(value).__name__}",
@@ -187,10 +194,19 @@ def read_references(field: Field, baselines: Any) -> Point:
         found = dict.fromkeys(field.places, values)
     else:
         found = _entries(field, values)
-    return [
-        _reference(found.get(place), source)
-        for place, source in zip(field.places, field.sources, strict=True)
-    ]
+    pairs = zip(field.places, field.sources, strict=True)
+    read = [_reference(found.get(place), source) for place, source in pairs]
+    _refuse_different({len(r) for r in read})
+    return read
+
+
+def _refuse_different(counts: set[int]) -> None:
+    if len(counts) > 1:
+        raise InputError(
+            "baselines must hold as many samples in every tensor; got"
+            f" {sorted(counts)}",
+            argument="baselines",
+        )
 
 
 def _reference(value: Any, like: Tensor) -> Tensor:
@@ -215,11 +231,5 @@ def _references_like(field: Field, given: Any) -> list[Tensor]:
             found.append(own.tensor)
         else:
             found.append(_reference(values.get(place), own.tensor))
-    counts = {len(t) for t in found if t.ndim}
-    if len({len(values[i]) for i in values}) > 1:
-        raise InputError(
-            "baselines must hold as many samples in every tensor; got"
-            f" {sorted(counts)}",
-            argument="baselines",
-        )
+    _refuse_different({len(value) for value in values.values()})
     return found

@@ -173,7 +173,7 @@ def _curve(
         model, inputs, objective, max_memory=max_memory, values_only=True
     ) as field:
         ranks = _ranks(field, attributions)
-        entries = int(ranks[0].numel()) if len(ranks) else 1
+        entries = ranks.shape[1:].numel()
         counts = _counts(entries, parts)
         curves = []
         for (base,) in read_baselines(field, baseline):

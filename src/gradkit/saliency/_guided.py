@@ -10,6 +10,7 @@ from gradkit._call._public import public
 from gradkit._guards._graph import Graph
 from gradkit.errors import InputError
 from gradkit.saliency._field import open_field
+from gradkit.saliency._nodes import nodes_above
 
 __all__ = ["guided_backprop"]
 
@@ -85,11 +86,11 @@ def guided_backprop(
 
 
 def guide(graph: Graph) -> int:
-    """Let only what is positive pass the ReLUs of a graph; return how many there are.
+    """Let only what is positive pass the ReLUs above the sources; return their number.
 
     The graph is of one forward and dies with the call, and the hooks with it.
     """
-    found = [node for node in graph.nodes() if _is_relu(node)]
+    found = [node for node in nodes_above(graph) if _is_relu(node)]
     for node in found:
         node.register_prehook(_positive)
     return len(found)

@@ -14,8 +14,8 @@ from gradkit._call._proof import moved_by_shape
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import coupled_sample, random_cotangent
 from gradkit._planner import Planner
-from gradkit._pools import has_pools, quick_pools
 from gradkit._problem._outputs import Outputs
+from gradkit._quick import gains_forward, quick_forward
 from gradkit.errors import InputError
 from gradkit.objectives import as_objective
 from gradkit.saliency._points import Point, Points, joined, part_of, step_of
@@ -63,7 +63,7 @@ class Passes:
         self._call, self._sources, self._places = call, sources, list(places)
         self._samples = call.inputs.samples
         self._measuring = False
-        self._has_pools = has_pools(call.task.graph.nodes())
+        self._gains = gains_forward(call.task.graph.nodes())
         self._objective = as_objective(
             call.request.objective, labels_mean_class_score=True
         )
@@ -91,7 +91,8 @@ class Passes:
         total = PulledOnce(self._call.task.graph)
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
-        for rows, columns, values in self._tiles("gradients", count, ahead, run):
+        tiles = self._tiles("gradients", count, ahead, run, total.nbytes)
+        for rows, columns, values in tiles:
             total.add(values, columns, weights[rows])
         return total.values()
 
@@ -141,44 +142,54 @@ class Passes:
 
         return pulled
 
-    def _tiles(self, name: str, count: int, ahead: Points, run: Tile) -> Any:
-        """Yield ``(steps, samples, run(steps, samples))`` over all of them."""
-        call = self._call
-        planner = call.planner
+    def _tiles(
+        self, name: str, count: int, ahead: Points, run: Tile, held: int = 0
+    ) -> Any:
+        """Yield ``(steps, samples, run(steps, samples))`` over all of them.
+
+        ``held`` are the bytes of what is kept meanwhile.
+        """
+        planner = self._call.planner
         ahead.take(slice(0, 1))  # what is measured is the model, not the drawing
         name = f"saliency's {name}"
-        self._measuring = True
-        try:
-            planner.units(name, run)
-        except InputError as error:
-            if getattr(error, "argument", None) != "max_memory":
-                raise
-            needed = error.facts["needed"]
+        unit = self._measured(name, run)
+        own = sum(s[:1].nbytes for s in self._sources)
+        # A point, its place in the stack, and its gradient, for each step; and what
+        # points are drawn from and what becomes of them: baselines, ways, noise, sums.
+        held += 7 * own * self._samples
+        each = unit + 4 * own
+        units = (planner.budget - held) // each
+        if planner.strict and units < 1:
             raise InputError(
                 "max_memory must hold the model's run on one sample; got"
-                f" {planner.budget:,} bytes, and it needs {needed:,}",
+                f" {planner.budget:,} bytes, and it needs {held + each:,}",
                 argument="max_memory",
-                needed=needed,
-            ) from None
+                needed=held + each,
+                per_sample=each,
+            )
+        if all(device.type == "cpu" for device in self._call.guard.devices):
+            units = min(units, max(_CACHED // each, self._samples))
+        steps = min(units // self._samples, count)
+        if steps > 1 and not self._stacks(ahead.take(slice(0, steps))):
+            units = self._samples
+        tiler = Planner(max(units, 1) * unit, planner.known)
+        return tiler.tiles(name, count, self._samples, run)
+
+    def _measured(self, name: str, run: Tile) -> int:
+        """Return the bytes of the model's run on one sample; they are remembered."""
+        known = self._call.planner.known
+        self._measuring = True
+        try:
+            Planner(1, known).units(name, run)
         finally:
             self._measuring = False
-        size, one_step = (
-            planner.budget,
-            planner.known.bytes_per_unit[name] * self._samples,
-        )
-        if all(device.type == "cpu" for device in call.guard.devices):
-            size = min(size, max(_CACHED, one_step))
-        steps = min(size // one_step, count)
-        if steps > 1 and not self._stacks(ahead.take(slice(0, steps))):
-            size = one_step
-        tiler = Planner(size, planner.known, strict=planner.strict)
-        return tiler.tiles(name, count, self._samples, run)
+        return known.bytes_per_unit[name]
 
     def _stacks(self, stack: Sequence[Point]) -> bool:
         """Whether several batches of ``N`` may be run as one; it is remembered."""
         known = self._call.known
         if known.stacks is None or self._call.proof_due:
-            known.stacks = self._come_out_alike(stack)
+            known.stacks = self._come_out_alike([stack[0], stack[-1]])
         return known.stacks
 
     def _come_out_alike(self, stack: Sequence[Point]) -> bool:
@@ -220,7 +231,7 @@ class Passes:
                 tensors.append(tensor.tensor)
         placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
         forwards = self._call.forwards.at(tensors, placed)
-        with quick_pools(self._has_pools):
+        with quick_forward(self._gains):
             return forwards.graph()
 
     def _outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:

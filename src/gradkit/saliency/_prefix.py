@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from gradkit._guards._graph import Graph
-from gradkit._products import quick_products
+from gradkit._quick import quick_products
+from gradkit.saliency._nodes import Users, start_of, users_of
 
 __all__ = ["Prefix", "prefixes"]
 
@@ -82,19 +83,14 @@ def _equal(first: Any, second: Any) -> bool:
 
 def prefixes(graph: Graph) -> list[Prefix | None]:
     """Return the affine beginning of each source of a graph, where there is one."""
-    users: dict[Any, list[tuple[Any, int]]] = {}
-    for node in graph.nodes():
-        for place, (below, _) in enumerate(node.next_functions):
-            if below is not None:
-                users.setdefault(below, []).append((node, place))
+    users = users_of(graph)
     return [_prefix(source, users) for source in graph.sources]
 
 
-def _prefix(source: Tensor, users: dict[Any, list[tuple[Any, int]]]) -> Prefix | None:
+def _prefix(source: Tensor, users: Users) -> Prefix | None:
     if not source.is_leaf:
         return None
-    starts = [n for n in users if getattr(n, "variable", None) is source]
-    node = starts[0] if len(starts) == 1 else None
+    node = start_of(source, users)
     while node is not None:
         # Used twice, it would reach the outputs by another way as well.
         above = users.get(node, [])

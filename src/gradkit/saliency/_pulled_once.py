@@ -45,6 +45,12 @@ class PulledOnce:
             device=prefix.source.device,
         )
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the sums."""
+        sums = [*self._at_source, *(t for t in self._at_prefix if t is not None)]
+        return sum(t.nbytes for t in sums)
+
     def pulled(self, graph: Graph, cotangent: Tensor) -> Sequence[Tensor]:
         """Return gradients with the samples first, each where it is to be summed."""
         found = prefixes(graph)

@@ -1,0 +1,80 @@
+"""Where operations are computed by the faster of torch's own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradkit._pools import quick_pool
+from gradkit._products import (
+    ENTRIES,
+    has_operation,
+    is_plain,
+    quick_addmm,
+    quick_mm,
+)
+
+__all__ = ["gains_forward", "quick_forward", "quick_products"]
+
+_aten = torch.ops.aten
+_WAYS: Mapping[Any, Callable[[Any, Any, Any], Any]] = MappingProxyType(
+    {
+        _aten.mm.default: quick_mm,
+        _aten.addmm.default: quick_addmm,
+        _aten.max_pool2d_with_indices.default: quick_pool,
+    }
+)
+#: The nodes that these operations leave in a graph.
+_NODES = ("AddmmBackward", "MmBackward", "MaxPool2DWithIndices")
+
+
+class _Quick(TorchDispatchMode):
+    """Takes the operations that there is a quicker way for."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Compiled code runs eagerly here anyway, and to say so for each operation
+        # takes longer than most of them.
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        way = _WAYS.get(func)
+        kwargs = kwargs or {}
+        return func(*args, **kwargs) if way is None else way(func, args, kwargs)
+
+
+def quick_products(like: Tensor, entries: int) -> AbstractContextManager[Any]:
+    """Return where large products of a pull-back are quick, if it has any.
+
+    Args:
+        like: A tensor of the dtype and on the device of the work.
+        entries: How many numbers the work is to give.
+    """
+    wanted = is_plain(like) and entries >= ENTRIES and has_operation()
+    return quick_forward(wanted)
+
+
+def gains_forward(nodes: Iterable[Any]) -> bool:
+    """Whether a forward with these nodes in its graph has what can be quicker."""
+    return any(node.name().startswith(_NODES) for node in nodes)
+
+
+def quick_forward(wanted: bool) -> AbstractContextManager[Any]:
+    """Return where a model's forward is quick, if it is wanted and nobody looks on."""
+    if not wanted or torch._C._len_torch_dispatch_stack():
+        return nullcontext()  # another mode wants to see the operations themselves
+    return _Quick()
