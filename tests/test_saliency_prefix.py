@@ -235,3 +235,34 @@ def test_several_inputs_have_beginnings_of_their_own() -> None:
     found = saliency.integrated_gradients(*given, steps=40)
     gap = saliency.completeness_gap(found, *given)
     torch.testing.assert_close(gap, torch.zeros(N, dtype=DOUBLE), rtol=0, atol=1e-10)
+
+
+class Hooked(Branches):
+    """Registers a hook on a tensor in its forward."""
+
+    def __init__(self, place: str, hook: Any) -> None:
+        super().__init__()
+        self.place, self.hook = place, hook
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        hidden = self.small(x)
+        tensor = {"input": x, "layer": hidden}[self.place]
+        if tensor.requires_grad:
+            tensor.register_hook(self.hook)
+        return self.out(hidden.tanh())
+
+
+@pytest.mark.parametrize("place", ["input", "layer"])
+@pytest.mark.parametrize(
+    "hook",
+    [lambda g: 2 * g, lambda g: g.clamp(-0.01, 0.01), lambda g: g * (g.abs() > 0.05)],
+)
+def test_hooks_on_tensors_meet_each_gradient_once(place: str, hook: Any) -> None:
+    torch.manual_seed(4)
+    model, x = Hooked(place, hook).double(), torch.rand(N, 4, dtype=DOUBLE) + 0.1
+    y = torch.tensor([2, 0, 1, 1, 0])
+    expected = integrated(model, x, y)
+    for _ in range(3):
+        found = saliency.integrated_gradients(model, x, y, steps=STEPS)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)

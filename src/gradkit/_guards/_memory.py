@@ -26,6 +26,8 @@ class Known:
     rules: Any = None
     #: Whether several batches may be run as one; ``None`` is not known.
     stacks: bool | None = None
+    #: Whether sums of gradients may be pulled back in two stages.
+    merges: bool | None = None
 
     def proof_is_due(self) -> bool:
         """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""

@@ -19,6 +19,7 @@ from gradkit._quick import gains_forward, quick_forward
 from gradkit.errors import InputError
 from gradkit.objectives import as_objective
 from gradkit.saliency._points import Point, Points, joined, part_of, step_of
+from gradkit.saliency._prefix import is_faithful
 from gradkit.saliency._pulled_once import PulledOnce
 
 __all__ = ["Passes"]
@@ -88,7 +89,7 @@ class Passes:
     def summed(self, points: Iterable[Point], weights: Sequence[float]) -> Point:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
-        total = PulledOnce(self._call.task.graph)
+        total = PulledOnce(self._call.task.graph, merges=self._merges())
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
         tiles = self._tiles("gradients", count, ahead, run, total.nbytes)
@@ -184,6 +185,13 @@ class Passes:
         finally:
             self._measuring = False
         return known.bytes_per_unit[name]
+
+    def _merges(self) -> bool:
+        """Whether sums may pass the affine beginning once; it is remembered."""
+        known = self._call.known
+        if known.merges is None or self._call.proof_due:
+            known.merges = is_faithful(self._call.task.graph)
+        return known.merges
 
     def _stacks(self, stack: Sequence[Point]) -> bool:
         """Whether several batches of ``N`` may be run as one; it is remembered."""

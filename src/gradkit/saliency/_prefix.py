@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from gradkit._guards._graph import Graph
+from gradkit._guards._independence import random_cotangent, same
 from gradkit._quick import quick_products
 from gradkit.saliency._nodes import Users, start_of, users_of
 
-__all__ = ["Prefix", "prefixes"]
+__all__ = ["Prefix", "is_faithful", "prefixes"]
 
 #: Operations that keep the entries of a sample together and in order.
 _LAYOUT = ("Clone", "View", "UnsafeView", "ReshapeAlias", "Alias")
@@ -110,3 +111,31 @@ def _prefix(source: Tensor, users: Users) -> Prefix | None:
 
 def _kept(node: Any, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(getattr(node, f"_saved_{name}") for name in names)
+
+
+def is_faithful(graph: Graph) -> bool:
+    """Whether pulling back in two stages gives what one pull-back gives.
+
+    A hook on a tensor, registered in the forward, may change gradients on their way;
+    in the second stage it would do so to a sum, or once more.
+    """
+    if graph.dtype == torch.float16:
+        return False  # its range is too small for the scaling below
+    like = torch.empty((), dtype=graph.dtype, device=graph.device)
+    cotangent = random_cotangent((graph.samples, graph.outputs.width), like)
+    for prefix in prefixes(graph):
+        if prefix is None:
+            continue
+        (whole,) = graph.pull_to([prefix.source], cotangent)
+        (summed,) = graph.pull_to_edges(
+            [(prefix.node, 0)], cotangent, several=False, entries=whole.numel()
+        )
+        assert summed is not None, "the node is of this graph"
+        found = prefix.pull(summed)
+        if bool((found - whole).abs().max() > 0.01 * whole.abs().max()):
+            return False
+        # Multiplying by a power of two commutes with rounding.
+        for factor in (-(2.0**10), 2.0**-10):
+            if not bool(same(prefix.pull(summed * factor), found * factor).all()):
+                return False
+    return True

@@ -25,11 +25,12 @@ class PulledOnce:
 
     Args:
         graph: Of the forward at the inputs, through which sums are pulled back.
+        merges: Whether its affine beginning may be used; else it sums at the sources.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, merges: bool) -> None:
         self._sources = graph.sources
-        self._prefixes = prefixes(graph)
+        self._prefixes = prefixes(graph) if merges else [None] * len(graph.sources)
         self._at_source = [torch.zeros_like(wide(s.detach())) for s in self._sources]
         self._at_prefix = [self._zeros(p) for p in self._prefixes]
         self._merged: list[bool] = []
