@@ -12,6 +12,7 @@ from functools import partial
 from benchmarks import saliency_peers, timing
 from benchmarks.problems import Problem
 from gradkit._memory_use import TensorBytes
+from gradkit.errors import InputError
 
 BUDGETS = {None: None, "32MB": 32_000_000, "8MB": 8_000_000}
 MAPS = {
@@ -27,10 +28,18 @@ def report(name: str, problem: Problem) -> str:
     for kind, method in saliency_peers.METHODS.items():
         for limit, size in BUDGETS.items():
             mine = partial(MAPS[kind], max_memory=limit)
-            first, later = _peaks(lambda p, mine=mine: lambda: mine(p), problem)
+            label = f"{method.ours.name}, " + (limit or "no `max_memory`")
+            try:
+                first, later = _peaks(lambda p, mine=mine: lambda: mine(p), problem)
+            except InputError as error:
+                # A budget too small is an answer; anything else is a mistake.
+                if getattr(error, "argument", None) != "max_memory":
+                    raise
+                needed = f"refused: needs {_megabytes(error.facts['needed'])} MB"
+                rows.append((label, "–", "–", "–", "–", needed))
+                continue
             beyond = [peak - graph - result for peak in (first, later)]
             kept = "–" if size is None else "kept" if max(beyond) <= size else "PASSED"
-            label = f"{method.ours.name}, " + (limit or "no `max_memory`")
             figures = (first, later, *beyond)
             rows.append((label, *map(_megabytes, figures), kept))
         theirs = method.captum(None)

@@ -31,6 +31,8 @@ Pull = Callable[[Graph, Tensor], Sequence[Tensor]]
 #: Bytes of a forward's and a backward's tensors up to which steps are stacked on a
 #: CPU: what does not stay in its caches costs more than stacking saves.
 _CACHED = 2**25
+#: Which part of the memory sums at a layer's output, not at the source, may take.
+_SUMS = 32
 
 
 def _at_sources(graph: Graph, cotangent: Tensor) -> Sequence[Tensor]:
@@ -89,12 +91,16 @@ class Passes:
     def summed(self, points: Iterable[Point], weights: Sequence[float]) -> Point:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
-        total = PulledOnce(self._call.task.graph, merges=self._merges())
+        graph = self._call.task.graph
+        total = PulledOnce(graph, merges=self._merges())
+        if total.nbytes > self._call.planner.budget // _SUMS:
+            total = PulledOnce(graph, merges=False)
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
         tiles = self._tiles("gradients", count, ahead, run, total.nbytes)
         for rows, columns, values in tiles:
             total.add(values, columns, weights[rows])
+            del values
         return total.values()
 
     def values(self, points: Iterable[Point], count: int) -> Iterator[Tensor]:
@@ -187,7 +193,13 @@ class Passes:
         return known.bytes_per_unit[name]
 
     def _merges(self) -> bool:
-        """Whether sums may pass the affine beginning once; it is remembered."""
+        """Whether sums may pass the affine beginning once; it is remembered.
+
+        Where another mode looks on, as ``batch_invariant`` does, no bit may depend on
+        the memory that is given, and with it on where sums are taken.
+        """
+        if torch._C._len_torch_dispatch_stack():
+            return False
         known = self._call.known
         if known.merges is None or self._call.proof_due:
             known.merges = is_faithful(self._call.task.graph)
