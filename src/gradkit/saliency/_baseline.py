@@ -90,6 +90,16 @@ def _like(value: Any, source: Tensor, place: str) -> Tensor:
             shape=tuple(value.shape),
         ) from None
     _check(value, source, place)
+    _check(found, source, place)
+    whole = source.is_floating_point() or torch.equal(
+        found.double(), value.detach().double().expand(source.shape)
+    )
+    if not whole:
+        raise InputError(
+            f"{place} must hold whole numbers that {source.dtype} can hold, like the"
+            " inputs",
+            argument="baseline",
+        )
     return found
 
 
@@ -212,14 +222,17 @@ def _refuse_different(counts: set[int]) -> None:
 def _reference(value: Any, like: Tensor) -> Tensor:
     wanted = "".join(f", {size}" for size in like.shape[1:])
     is_set = isinstance(value, Tensor) and value.ndim == like.ndim and len(value) > 0
+    is_set = is_set and not value.is_complex()
     if not is_set or value.shape[1:] != like.shape[1:]:
         got = tuple(value.shape) if isinstance(value, Tensor) else value
         raise InputError(
             f"baselines must be samples (M{wanted}), at least one; got {got}",
             argument="baselines",
         )
+    found = value.detach().to(like.dtype)
     _check(value, like, "baselines")
-    return value.detach().to(like.dtype)
+    _check(found, like, "baselines")
+    return found
 
 
 def _references_like(field: Field, given: Any) -> list[Tensor]:

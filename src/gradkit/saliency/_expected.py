@@ -88,7 +88,7 @@ def expected_gradients(
         total = Sum(field.sources)
         for found in field.gradients(points, count):
             total.add_products(ways.popleft(), found)
-        return field.arranged([v / count for v in total.values()])
+        return field.arranged(total.values(1 / count))
 
 
 def _drawn(

@@ -112,8 +112,7 @@ def _integrals(field: Field, baselines: list[Point], rule: str, steps: int) -> P
         weights = [weight for _, weight in nodes]
         summed = field.summed(_on_the_way(base, ways, nodes), weights)
         total.add_products(ways, summed)
-    scale = 1 / len(baselines)
-    return [v * scale for v in total.values()] if baselines[1:] else total.values()
+    return total.values(1 / len(baselines))
 
 
 def _on_the_way(

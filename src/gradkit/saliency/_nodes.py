@@ -14,8 +14,14 @@ Users = dict[Any, list[tuple[Any, int]]]
 
 
 def users_of(graph: Graph) -> Users:
-    """Return for each node those that lead to it, and the place that it has there."""
+    """Return for each node those that lead to it, and the place that it has there.
+
+    An output leads to its node too, as ``None``.
+    """
     users: Users = {}
+    for tensor in graph.outputs.tensors:
+        if tensor.grad_fn is not None:
+            users.setdefault(tensor.grad_fn, []).append((None, 0))
     for node in graph.nodes():
         for place, (below, _) in enumerate(node.next_functions):
             if below is not None:
@@ -40,7 +46,7 @@ def nodes_above(graph: Graph) -> set[Any]:
     waiting = [start_of(source, users) for source in graph.sources]
     while waiting:
         for node, _ in users.get(waiting.pop(), []):
-            if node not in found:
+            if node is not None and node not in found:
                 found.add(node)
                 waiting.append(node)
     return found

@@ -16,6 +16,7 @@ from gradkit.saliency._arguments import per_sample
 from gradkit.saliency._baseline import read_baselines
 from gradkit.saliency._field import open_field
 from gradkit.saliency._points import Point
+from gradkit.saliency._sums import wide
 
 __all__ = ["occlusion"]
 
@@ -87,17 +88,18 @@ def occlusion(
         windows = _windows(tuple(source.shape[1:]), window, stride)
         baselines = read_baselines(field, baseline)
         like = source if source.is_floating_point() else field.values
-        total = torch.zeros(source.shape, dtype=like.dtype, device=source.device)
+        dtype = wide(like[:0]).dtype
+        total = torch.zeros(source.shape, dtype=dtype, device=source.device)
         for (base,) in baselines:
             found = field.values_at(_covered(source, base, windows), len(windows))
             for box, values in zip(windows, found, strict=True):
                 lost = (field.values - values).to(total.dtype)
                 part = total[(slice(None), *box)]
                 part += per_sample(lost, part)
-        counts = torch.zeros(source.shape[1:], dtype=like.dtype, device=source.device)
+        counts = torch.zeros(source.shape[1:], dtype=dtype, device=source.device)
         for box in windows:
             counts[box] += 1
-        return total / (counts.clamp(min=1) * len(baselines))
+        return (total / (counts.clamp(min=1) * len(baselines))).to(like.dtype)
 
 
 def _covered(source: Tensor, base: Tensor, windows: list[Window]) -> Iterator[Point]:

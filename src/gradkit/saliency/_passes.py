@@ -45,6 +45,10 @@ def _values(outputs: Outputs, samples: int) -> Tensor:
     return Graph(outputs, (), None, samples).values()
 
 
+def _halved(point: Point) -> Point:
+    return [t * -0.5 for t in point]
+
+
 class Passes:
     """Runs the model of a call at points near its inputs.
 
@@ -66,6 +70,11 @@ class Passes:
         self._call, self._sources, self._places = call, sources, list(places)
         self._samples = call.inputs.samples
         self._measuring = False
+        #: Which leaves of the outputs have the samples first.
+        self._has_rows = [
+            isinstance(v, Tensor) and v.ndim > 0 and len(v) == self._samples
+            for v in call.task.graph.outputs.leaves
+        ]
         self._gains = gains_forward(call.task.graph.nodes())
         self._objective = as_objective(
             call.request.objective, labels_mean_class_score=True
@@ -92,7 +101,7 @@ class Passes:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
         graph = self._call.task.graph
-        total = PulledOnce(graph, merges=self._merges())
+        total = PulledOnce(graph, merges=self._merges(ahead.take(slice(0, 1))[0]))
         if total.nbytes > self._call.planner.budget // _SUMS:
             total = PulledOnce(graph, merges=False)
         run = self._pulled(ahead, total.pulled)
@@ -117,7 +126,7 @@ class Passes:
             parts += last
             if columns.stop < self._samples:
                 continue
-            outputs = joined(parts)
+            outputs = joined(parts, self._has_rows)
             parts.clear()
             for step in range(rows.stop - rows.start):
                 yield self._evaluated(outputs, step, values_only=True)[0].detach()
@@ -192,7 +201,7 @@ class Passes:
             self._measuring = False
         return known.bytes_per_unit[name]
 
-    def _merges(self) -> bool:
+    def _merges(self, first: Point) -> bool:
         """Whether sums may pass the affine beginning once; it is remembered.
 
         Where another mode looks on, as ``batch_invariant`` does, no bit may depend on
@@ -202,11 +211,20 @@ class Passes:
             return False
         known = self._call.known
         if known.merges is None or self._call.proof_due:
-            known.merges = is_faithful(self._call.task.graph)
+            base = self._call.task.graph
+            every = slice(0, self._samples)
+            others = [self._graph([point], every) for point in (first, _halved(first))]
+            known.merges = all(is_faithful(base, other) for other in (base, *others))
         return known.merges
 
     def _stacks(self, stack: Sequence[Point]) -> bool:
-        """Whether several batches of ``N`` may be run as one; it is remembered."""
+        """Whether several batches of ``N`` may be run as one; it is remembered.
+
+        Never those of a lone sample: a branch that is taken for the whole batch is its
+        own there, and nobody could tell that steps meet in it.
+        """
+        if self._samples < 2:
+            return False
         known = self._call.known
         if known.stacks is None or self._call.proof_due:
             known.stacks = self._come_out_alike([stack[0], stack[-1]])
@@ -221,9 +239,9 @@ class Passes:
         every = slice(0, self._samples)
         try:
             graph = self._graph(stack, every)
-            for step in {0, len(stack) - 1}:
+            for step in range(len(stack)):
                 alone = self._outputs([stack[step]], every)
-                among = step_of(graph.outputs, step, self._samples)
+                among = self._step(graph.outputs, step)
                 if moved_by_shape(*(_values(o, self._samples) for o in (alone, among))):
                     return False
             if graph.sources:
@@ -258,11 +276,15 @@ class Passes:
         with torch.no_grad():
             return self._graph(stack, columns).outputs
 
+    def _step(self, outputs: Outputs, step: int) -> Outputs:
+        """Return the outputs of one point of a stack."""
+        return step_of(outputs, step, self._samples, self._has_rows)
+
     def _evaluated(
         self, outputs: Outputs, step: int, *, values_only: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return the objective's values and cotangent at one point of a stack."""
-        own = step_of(outputs, step, self._samples)
+        own = self._step(outputs, step)
         return evaluate(
             self._objective,
             Graph(own, (), None, self._samples),
@@ -281,4 +303,4 @@ class Passes:
         starts = range(0, self._samples, width)
         pieces = [slice(s, min(s + width, self._samples)) for s in starts]
         parts = [self._outputs([point], piece) for piece in pieces]
-        return self._cotangent(joined(parts), 1)
+        return self._cotangent(joined(parts, self._has_rows), 1)

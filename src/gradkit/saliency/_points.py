@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,39 +43,34 @@ def part_of(tensors: Sequence[Tensor], columns: slice) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def joined(parts: Sequence[Outputs]) -> Outputs:
-    """Return the outputs of pieces of one batch as those of the batch."""
+def joined(parts: Sequence[Outputs], has_rows: Sequence[bool]) -> Outputs:
+    """Return the outputs of pieces of one batch as those of the batch.
+
+    ``has_rows`` tells which leaves have the samples first.
+    """
     if len(parts) == 1:
         return parts[0]
-    counts = [p.tensors[0].shape[0] for p in parts]
-
-    def whole(values: Sequence[Any]) -> Any:
-        has_rows = all(
-            isinstance(v, Tensor) and v.ndim and len(v) == count
-            for v, count in zip(values, counts, strict=True)
-        )
-        return torch.cat(list(values)) if has_rows else values[0]
-
+    groups = zip(*(p.leaves for p in parts), strict=True)
     return replace(
         parts[0],
         tensors=tuple(map(torch.cat, zip(*(p.tensors for p in parts), strict=True))),
-        leaves=tuple(map(whole, zip(*(p.leaves for p in parts), strict=True))),
+        leaves=tuple(
+            torch.cat(group) if rows else group[0]
+            for group, rows in zip(groups, has_rows, strict=True)
+        ),
     )
 
 
-def step_of(outputs: Outputs, step: int, samples: int) -> Outputs:
+def step_of(
+    outputs: Outputs, step: int, samples: int, has_rows: Sequence[bool]
+) -> Outputs:
     """Return the outputs of one point of a stack, of ``samples`` each."""
-    every = outputs.tensors[0].shape[0]
-    if every == samples:
+    if outputs.tensors[0].shape[0] == samples:
         return outputs
     rows = slice(step * samples, (step + 1) * samples)
-
-    def own(value: Any) -> Any:
-        has_rows = isinstance(value, Tensor) and value.ndim and len(value) == every
-        return value[rows] if has_rows else value
-
+    pairs = zip(outputs.leaves, has_rows, strict=True)
     return replace(
         outputs,
         tensors=tuple(t[rows] for t in outputs.tensors),
-        leaves=tuple(own(v) for v in outputs.leaves),
+        leaves=tuple(v[rows] if own else v for v, own in pairs),
     )

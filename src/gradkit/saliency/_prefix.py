@@ -8,6 +8,7 @@ linear. For a network whose first layer is its largest that is half of the work.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from gradkit.saliency._nodes import Users, start_of, users_of
 __all__ = ["Prefix", "is_faithful", "prefixes"]
 
 #: Operations that keep the entries of a sample together and in order.
-_LAYOUT = ("Clone", "View", "UnsafeView", "ReshapeAlias", "Alias")
+_LAYOUT = re.compile(r"(Clone|View|UnsafeView|ReshapeAlias|Alias)Backward\d")
 #: For each affine operation the place of its argument, and what else it keeps.
 _AFFINE = {
     "AddmmBackward0": (1, ("mat2", "alpha")),
@@ -97,15 +98,19 @@ def _prefix(source: Tensor, users: Users) -> Prefix | None:
         above = users.get(node, [])
         if len(above) != 1:
             return None
+        below = node
         ((node, place),) = above
+        if node is None:
+            return None  # it is an output itself
         name = node.name()
         if name in _AFFINE:
             argument, names = _AFFINE[name]
             if place != argument:
                 return None
-            return Prefix(source, node, _kept(node, names))
-        if not name.startswith(tuple(f"{kind}Backward" for kind in _LAYOUT)):
-            return None
+            shapes = [tuple(n._input_metadata[0].shape[1:]) for n in (below, node)]
+            return Prefix(source, node, (*shapes, *_kept(node, names)))
+        if not _LAYOUT.fullmatch(name):
+            return None  # a function of the user's has no number in its name
     return None
 
 
@@ -113,29 +118,31 @@ def _kept(node: Any, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(getattr(node, f"_saved_{name}") for name in names)
 
 
-def is_faithful(graph: Graph) -> bool:
+def is_faithful(base: Graph, other: Graph) -> bool:
     """Whether pulling back in two stages gives what one pull-back gives.
 
-    A hook on a tensor, registered in the forward, may change gradients on their way;
-    in the second stage it would do so to a sum, or once more.
+    The second stage is that of ``base``. A hook on a tensor, registered in the forward,
+    may change gradients on their way; in the second stage it would do so to a sum, once
+    more, or by the values of another point.
     """
-    if graph.dtype == torch.float16:
+    if base.dtype == torch.float16:
         return False  # its range is too small for the scaling below
-    like = torch.empty((), dtype=graph.dtype, device=graph.device)
-    cotangent = random_cotangent((graph.samples, graph.outputs.width), like)
-    for prefix in prefixes(graph):
-        if prefix is None:
+    like = torch.empty((), dtype=base.dtype, device=base.device)
+    cotangent = random_cotangent((base.samples, base.outputs.width), like)
+    for first, prefix in zip(prefixes(base), prefixes(other), strict=True):
+        if first is None or not first.same(prefix) or prefix is None:
             continue
-        (whole,) = graph.pull_to([prefix.source], cotangent)
-        (summed,) = graph.pull_to_edges(
+        (whole,) = other.pull_to([prefix.source], cotangent)
+        (summed,) = other.pull_to_edges(
             [(prefix.node, 0)], cotangent, several=False, entries=whole.numel()
         )
         assert summed is not None, "the node is of this graph"
-        found = prefix.pull(summed)
-        if bool((found - whole).abs().max() > 0.01 * whole.abs().max()):
-            return False
+        found = first.pull(summed)
+        most = 1e4 * torch.finfo(whole.dtype).eps * whole.abs().max()
+        if not bool((found - whole).abs().max() <= most.clamp(max=whole.abs().max())):
+            return False  # also where there is a NaN
         # Multiplying by a power of two commutes with rounding.
-        for factor in (-(2.0**10), 2.0**-10):
-            if not bool(same(prefix.pull(summed * factor), found * factor).all()):
+        for factor in (-(2.0**20), 2.0**-20):
+            if not bool(same(first.pull(summed * factor), found * factor).all()):
                 return False
     return True

@@ -108,14 +108,14 @@ def noisy(
 
 
 def _mean(field: Field, points: Iterator[Point], count: int) -> Point:
-    return [v / count for v in field.summed(points, [1.0] * count)]
+    return field.summed(points, [1 / count] * count)
 
 
 def _square(field: Field, points: Iterator[Point], count: int) -> Point:
     total = Sum(field.sources)
     for point in field.gradients(points, count):
         total.add_products(point, point)
-    return [v / count for v in total.values()]
+    return total.values(1 / count)
 
 
 def _variance(field: Field, points: Iterator[Point], count: int) -> Point:
@@ -132,7 +132,7 @@ def _variance(field: Field, points: Iterator[Point], count: int) -> Point:
         means.add(before, 1 / done)
         after = [wide(p) - m for p, m in zip(point, means.total, strict=True)]
         squares.add_products(before, after)
-    return [v / count for v in squares.values()]
+    return squares.values(1 / count)
 
 
 #: What is made of the gradients at the noisy copies.

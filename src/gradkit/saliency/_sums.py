@@ -32,6 +32,7 @@ class Sum:
         for total, a, b in zip(self.total, first, second, strict=True):
             total.addcmul_(wide(a), wide(b))
 
-    def values(self) -> Point:
-        """Return the sum in the dtype of what it is a map of."""
-        return [t.to(s.dtype) for t, s in zip(self.total, self.like, strict=True)]
+    def values(self, scale: float = 1.0) -> Point:
+        """Return the sum, scaled, in the dtype of what it is a map of."""
+        pairs = zip(self.total, self.like, strict=True)
+        return [(t * scale).to(s.dtype) for t, s in pairs]
