@@ -159,6 +159,12 @@ class DrawsForMany(MixesMany):
         return y + torch.rand_like(y) if len(x) > N else y
 
 
+class MixesGradientsOfMany(MixesMany):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.net(x)
+        return y + (y.mean(0) - y.mean(0).detach()) if len(x) > N else y
+
+
 class FailsForMany(MixesMany):
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > N:
@@ -167,7 +173,9 @@ class FailsForMany(MixesMany):
 
 
 @pytest.mark.parametrize("asked_before", [0, 1, 6])
-@pytest.mark.parametrize("kind", [MixesMany, DrawsForMany, FailsForMany])
+@pytest.mark.parametrize(
+    "kind", [MixesMany, MixesGradientsOfMany, DrawsForMany, FailsForMany]
+)
 @pytest.mark.parametrize("name", STEPWISE)
 def test_a_model_for_one_size_of_batch_is_run_step_by_step(name, kind, asked_before):
     model, x = kind(), images()
