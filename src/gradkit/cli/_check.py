@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import gradkit as gk
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError
 from gradkit.cli._files import check_writable, write_whole
-from gradkit.cli._json import finite
+from gradkit.cli._json import document
 from gradkit.cli._target import HELP, load
 from gradkit.errors import GradkitError, SampleDependenceError
 
@@ -59,7 +58,8 @@ def run(arguments: Sequence[str]) -> int:
         subject = load(options.target, options.set, ["inputs"])
         name = options.function or _fitting(subject)
         report = _reported(name, subject, options, _Report(quiet=quiet))
-    text = _json({"function": name, "fine": not report.found, **report.values})
+    values = {"function": name, "fine": not report.found, **report.values}
+    text = document(values, _text, default=str)
     if quiet:
         print(text, end="")
     elif file is not None:
@@ -85,12 +85,6 @@ def _reported(name: str, subject: Any, options: Any, report: _Report) -> _Report
     except Exception as error:
         raise UsageError(f"the model raised {type(error).__name__}: {error}") from error
     return report
-
-
-def _json(values: Any) -> str:
-    return (
-        json.dumps(finite(values, _text), indent=2, default=str, allow_nan=False) + "\n"
-    )
 
 
 def _text(number: float) -> str:

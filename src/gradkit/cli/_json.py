@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,3 +22,17 @@ def finite(value: Any, instead: Callable[[float], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(entry, instead) for entry in value]
     return value
+
+
+def document(
+    value: Any, instead: Callable[[float], Any] = lambda _: None, **options: Any
+) -> str:
+    """Return a whole JSON file; by default ``null`` is what is not finite.
+
+    Args:
+        value: As in :func:`finite`.
+        instead: As in :func:`finite`.
+        **options: More of ``json.dumps``.
+    """
+    text = json.dumps(finite(value, instead), indent=2, allow_nan=False, **options)
+    return f"{text}\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +17,16 @@ from torch import nn
 from gradkit import mnist, plots
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError, whole_number
 from gradkit.cli._files import Writer, check_writable, write_whole
-from gradkit.cli._json import finite
+from gradkit.cli._json import document
 from gradkit.cli._mnist_measures import Measures, measure
 from gradkit.cli._mnist_report import Training, measures_text, report, training_text
 from gradkit.cli._mnist_saliency import looked_at, saliency_files
 from gradkit.cli._saliency_checks import checks_text
+from gradkit.cli._saliency_figures import CHECK_FIGURES, DOTS_PER_INCH
 from gradkit.errors import InputError
 
 _FILES = ("mnist.png", "arrays.npz", "model.pt", "report.json")
-_FIGURES = ("saliency", "deletion", "randomization")
-_DOTS_PER_INCH = 200
+_FIGURES = ("saliency", *CHECK_FIGURES)
 
 _DESCRIPTION = """\
 Train a 784-500-10 network on handwritten digits. Then take, of test digits, the
@@ -77,8 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     maps, checks = looked_at(network, measures, options.seed)
     say(f"\n{checks_text(checks, list(maps))}")
 
-    values = report(training, measures) | {"saliency": finite(checks.to_dict(), _none)}
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+    text = document(report(training, measures) | {"saliency": checks.to_dict()})
     writers = _writers(network, measures, maps, text)
     places = dict(zip(files, writers, strict=True))
     places |= saliency_files(options.out, measures, maps, checks)
@@ -203,10 +201,6 @@ def _digits(options: argparse.Namespace) -> mnist.Digits:
     return data
 
 
-def _none(_: float) -> None:
-    """Return what stands in JSON for a number that is not finite."""
-
-
 def _writers(
     network: nn.Module, measures: Measures, maps: dict[str, torch.Tensor], text: str
 ) -> list[Writer]:
@@ -235,7 +229,7 @@ def _writers(
     }
     state = {name: tensor.cpu() for name, tensor in network.state_dict().items()}
     writers: list[Writer] = [
-        lambda stream: figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH),
+        lambda stream: figure.savefig(stream, format="png", dpi=DOTS_PER_INCH),
         lambda stream: np.savez(stream, **arrays),
         lambda stream: torch.save(state, stream),
         lambda stream: stream.write(text.encode()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from gradkit import plots, saliency
 from gradkit._subject import Subject
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError, whole_number
 from gradkit.cli._files import Writer, check_writable, write_whole
-from gradkit.cli._json import finite
+from gradkit.cli._json import document
 from gradkit.cli._saliency_checks import (
     Asked,
     checked,
@@ -26,7 +25,7 @@ from gradkit.cli._saliency_checks import (
     maps_of,
     title,
 )
-from gradkit.cli._saliency_figures import check_files, figure_files
+from gradkit.cli._saliency_figures import CHECK_FIGURES, check_files, figure_files
 from gradkit.cli._saliency_options import asked_of, outputs_of, scores_of
 from gradkit.cli._target import HELP, load
 from gradkit.errors import GradkitError
@@ -64,7 +63,8 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().options(arguments)
     methods = _methods(options.methods)
     quiet = options.json == "-"
-    names = ["maps.npz", "maps.png"] + (["checks.json"] if options.checks else [])
+    figures = ["maps", *(CHECK_FIGURES if options.checks else ())]
+    names = ["maps.npz", *(f"{name}.png" for name in figures)]
     report = Path(options.json) if options.json is not None and not quiet else None
     for file in [options.out / n for n in names] + ([report] if report else []):
         check_writable(file)
@@ -104,8 +104,8 @@ def _reported(
         print(checks_text(checks, methods))
         files |= check_files(options.out, asked.inputs, checks)
         values |= {"checks": checks.to_dict(), "findings": checks.findings}
-    text = json.dumps(finite(values, lambda _: None), indent=2, allow_nan=False) + "\n"
-    return FINDING if checks is not None and checks.findings else FINE, files, text
+    code = FINDING if checks is not None and checks.findings else FINE
+    return code, files, document(values)
 
 
 def _methods(text: str) -> list[str]:

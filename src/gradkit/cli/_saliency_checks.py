@@ -13,6 +13,9 @@ from gradkit import saliency
 from gradkit._planner import watched
 from gradkit.cli._tables import table
 from gradkit.saliency import Curve, RandomizationReport
+from gradkit.saliency._baseline import read_baselines
+from gradkit.saliency._completeness import gap_of
+from gradkit.saliency._field import open_field
 
 __all__ = ["Asked", "Checks", "checked", "checks_text", "maps_of", "title"]
 
@@ -121,21 +124,10 @@ def checked(asked: Asked, maps: Mapping[str, Any]) -> Checks:
 def _gap(asked: Asked, maps: Any, places: Mapping[str, Any]) -> Tensor:
     """Return the gaps as shares of the differences of the objective."""
     given = (asked.model, asked.inputs, asked.objective)
-    options = {"baseline": asked.baseline, **places}
-    gap = saliency.completeness_gap(maps, *given, **options)
-    # Nothing explained misses the whole difference.
-    nothing = _zeros(maps)
-    return gap / saliency.completeness_gap(nothing, *given, **options).abs()
-
-
-def _zeros(maps: Any) -> Any:
-    if isinstance(maps, Tensor):
-        return torch.zeros_like(maps)
-    if isinstance(maps, Mapping):
-        return {key: _zeros(value) for key, value in maps.items()}
-    if isinstance(maps, (list, tuple)):
-        return type(maps)(_zeros(value) for value in maps)
-    return maps
+    with open_field(*given, **places) as field:
+        baselines = read_baselines(field, asked.baseline)
+        gap, difference = gap_of(field, field.given(maps, "maps"), baselines)
+    return gap / difference.abs()
 
 
 def _is_like(maps: Any, inputs: Any) -> bool:

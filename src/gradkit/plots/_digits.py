@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gradkit.plots._pictures import PERCENTILE
 from gradkit.plots._sheet import (
     INK,
     SIGNED,
@@ -35,7 +36,6 @@ _GAP = 0.2
 
 _COLUMNS = 10
 _JACOBIANS = 3
-_PERCENTILE = 0.998
 
 
 def digit_gradients(
@@ -208,4 +208,4 @@ def _one_per_class(labels: Tensor) -> Tensor:
 def _limit(*gradients: Tensor) -> float:
     # A few extreme pixels must not turn all others white; 0 has no scale.
     values = torch.cat([g.detach().flatten().cpu().double().abs() for g in gradients])
-    return float(values.quantile(_PERCENTILE)) or 1.0
+    return float(values.quantile(PERCENTILE)) or 1.0

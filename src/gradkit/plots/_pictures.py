@@ -12,6 +12,7 @@ from torch import Tensor
 from gradkit.errors import InputError
 
 __all__ = [
+    "PERCENTILE",
     "at_most",
     "dense",
     "doubles",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 # A few extreme pixels must not turn all others white.
-_PERCENTILE = 0.998
+PERCENTILE = 0.998
 # More rows could not be read on a page.
 _SAMPLES = 12
 _KINDS = "(N, D) with D a square number, (N, H, W) or (N, C, H, W)"
@@ -145,7 +146,7 @@ def limit(values: np.ndarray) -> float:
     more. All zeros have no scale.
     """
     magnitudes = np.abs(values)
-    found = float(np.quantile(magnitudes, _PERCENTILE))
+    found = float(np.quantile(magnitudes, PERCENTILE))
     return found or float(magnitudes.max()) or 1.0
 
 

@@ -18,20 +18,9 @@ __all__ = [
     "generator",
     "number",
     "per_sample",
+    "rows_of",
     "spread",
-    "whole_number",
 ]
-
-
-def whole_number(name: str, value: Any, *, least: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``least``."""
-    found = as_position(value)
-    if found is None or found < least:
-        raise InputError(
-            f"{name} must be a whole number of at least {least}; got {value!r}",
-            argument=name,
-        )
-    return found
 
 
 def number(name: str, value: Any, *, above: bool = False) -> float:
@@ -70,9 +59,14 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
+def rows_of(values: Tensor) -> Tensor:
+    """Return ``(N, *)`` as ``(N, D)``, also where ``N`` is 0."""
+    return values.reshape(len(values), values.shape[1:].numel())
+
+
 def spread(values: Tensor) -> Tensor:
     """Return each sample's largest minus smallest entry, ``(N,)``."""
-    flat = wide(values).reshape(len(values), values.shape[1:].numel())
+    flat = rows_of(wide(values))
     if not flat.numel():
         return flat.new_zeros(len(values))
     return flat.amax(1) - flat.amin(1)

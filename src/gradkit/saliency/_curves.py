@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gradkit._call._public import public
 from gradkit.errors import InputError
-from gradkit.saliency._arguments import whole_number
+from gradkit.numerics._arguments import whole
+from gradkit.saliency._arguments import rows_of
 from gradkit.saliency._baseline import read_baselines
 from gradkit.saliency._field import Field, open_field
 from gradkit.saliency._points import Point
@@ -168,7 +169,7 @@ def _curve(
     baseline: Any,
     max_memory: Any,
 ) -> Curve:
-    parts = whole_number("steps", steps)
+    parts = whole(steps, "steps")
     with open_field(
         model, inputs, objective, max_memory=max_memory, values_only=True
     ) as field:
@@ -206,8 +207,7 @@ def _ranks(field: Field, attributions: Any) -> Tensor:
             " Make coarser maps as large by torch.nn.functional.interpolate",
             argument="attributions",
         )
-    flat = attributions.detach().to(source.device)
-    flat = flat.reshape(len(flat), flat.shape[1:].numel())
+    flat = rows_of(attributions.detach().to(source.device))
     if not bool(flat.isfinite().all()):
         raise InputError(
             "attributions must be finite; they hold NaN or an infinity",

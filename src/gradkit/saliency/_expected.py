@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from gradkit._call._public import public
-from gradkit.saliency._arguments import generator, per_sample, whole_number
+from gradkit.numerics._arguments import whole
+from gradkit.saliency._arguments import generator, per_sample
 from gradkit.saliency._baseline import read_references
 from gradkit.saliency._field import Field, open_field
 from gradkit.saliency._points import Point
@@ -77,7 +78,7 @@ def expected_gradients(
         learning models with axiomatic attribution priors and expected gradients"
         (2021), sec. 2.
     """
-    count = whole_number("draws", draws)
+    count = whole(draws, "draws")
     own = generator(seed)
     with open_field(
         model, inputs, objective, wrt=wrt, of=of, max_memory=max_memory

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradkit._call._public import public
 from gradkit.errors import InputError
-from gradkit.saliency._arguments import choice, number, whole_number
+from gradkit.numerics._arguments import whole
+from gradkit.saliency._arguments import choice, number
 from gradkit.saliency._baseline import read_baselines
 from gradkit.saliency._completeness import gap_of
 from gradkit.saliency._field import Field, open_field
@@ -90,7 +91,7 @@ def integrated_gradients(
         sec. 3; several baselines: Sturmfels, Lundberg and Lee, "Visualizing the impact
         of feature attribution baselines" (2020).
     """
-    steps = whole_number("steps", steps)
+    steps = whole(steps, "steps")
     rule = choice("rule", rule, RULES)
     bound = None if max_gap is None else number("max_gap", max_gap, above=True)
     with open_field(

@@ -13,12 +13,13 @@ from gradkit._planner import watched
 from gradkit._problem._inputs import read_inputs
 from gradkit._problem._tree import flatten
 from gradkit.errors import InputError
+from gradkit.numerics._arguments import whole
 from gradkit.saliency._arguments import (
     generator,
     number,
     per_sample,
+    rows_of,
     spread,
-    whole_number,
 )
 from gradkit.saliency._registry import map_of, read_method, read_settings
 from gradkit.saliency._sums import wide
@@ -81,7 +82,7 @@ def sensitivity(
     """
     name, compute = read_method(method)
     share = number("noise", noise)
-    count = whole_number("draws", draws)
+    count = whole(draws, "draws")
     own = generator(seed)
     given = read_settings(settings)
     read = read_inputs(inputs, None)
@@ -103,8 +104,7 @@ def sensitivity(
 
 
 def _norms(values: Tensor) -> Tensor:
-    flat = wide(values).reshape(len(values), values.shape[1:].numel())
-    return torch.linalg.vector_norm(flat, dim=1)
+    return torch.linalg.vector_norm(rows_of(wide(values)), dim=1)
 
 
 def _noisy(inputs: Any, share: float, own: torch.Generator) -> Any:

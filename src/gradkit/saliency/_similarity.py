@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradkit.saliency._arguments import per_sample
+
 __all__ = ["rank_correlation", "structural_similarity"]
 
 _SIDE = 11
@@ -74,7 +76,7 @@ def _pictures(maps: Tensor) -> Tensor | None:
         maps = maps.reshape(len(maps), side, side)
     if maps.ndim < 3 or not maps.numel():
         return None
-    largest = maps.abs().flatten(1).amax(1).reshape(-1, *[1] * (maps.ndim - 1))
+    largest = per_sample(maps.abs().flatten(1).amax(1), maps)
     scaled = maps / torch.where(largest > 0, largest, 1.0)
     return scaled.reshape(-1, 1, *maps.shape[-2:])
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from gradkit._call._public import public
+from gradkit.numerics._arguments import whole
 from gradkit.saliency._arguments import (
     choice,
     generator,
     number,
     per_sample,
     spread,
-    whole_number,
 )
 from gradkit.saliency._field import Field, open_field
 from gradkit.saliency._points import Point
@@ -79,7 +79,7 @@ def smoothgrad(
         Kindermans and Kim, "A benchmark for interpretability methods in deep neural
         networks" (2019), sec. 4.
     """
-    count = whole_number("draws", draws)
+    count = whole(draws, "draws")
     share = number("noise", noise)
     statistic = choice("statistic", statistic, STATISTICS)
     own = generator(seed)
