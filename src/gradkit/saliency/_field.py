@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,7 +32,6 @@ def open_field(
     """
     with opened(model, inputs, objective, **given) as call:
         yield Field(call)
-        call.guard.observe()
 
 
 @contextmanager
@@ -55,14 +54,13 @@ def opened(
         "input_gradients", model, inputs, objective, wrt=wrt, of=of,
         max_memory=max_memory, values_only=values_only,
     )  # fmt: skip
-    with ExitStack() as stack:
-        try:
-            call = stack.enter_context(open_call(request))
-        except InputError as error:
-            if getattr(error, "argument", None) != "seed":
-                raise
-            raise _drawing(model, error) from None
-        yield call
+    try:
+        with open_call(request) as call:
+            yield call
+    except InputError as error:
+        if "drew" not in error.facts or error.facts["argument"] != "seed":
+            raise
+        raise _drawing(model, error) from None
 
 
 def _drawing(model: Any, error: InputError) -> InputError:
@@ -181,6 +179,7 @@ class Field:
             ]
             with torch.no_grad():
                 graph = self.call.forwards.at(part).graph()
+            self.call.guard.observe()
             found.append([s.detach().clone() for s in graph.sources])
         return [torch.cat(group) for group in zip(*found, strict=True)]
 

@@ -251,7 +251,7 @@ class Passes:
         except torch.OutOfMemoryError:
             return True  # which is met again, and then there is less at once
         except Exception:
-            return False
+            return False  # what a batch of N raises too is met again
         return True
 
     # -- one forward at a stack of points ---------------------------------------
@@ -270,7 +270,10 @@ class Passes:
         placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
         forwards = self._call.forwards.at(tensors, placed)
         with quick_forward(self._gains):
-            return forwards.graph()
+            graph = forwards.graph()
+        # A model may draw, or write to itself, at other values than the inputs' alone.
+        self._call.guard.observe()
+        return graph
 
     def _outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:
         with torch.no_grad():
