@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gradkit as gk
 import gradkit._rules
+from gradkit._parameter_jacobian._by_rules import _signed_powers
 from gradkit.errors import InputError, UnsupportedModelError
 
 
@@ -72,6 +73,16 @@ def test_it_comes_before_one_of_gradkit_s():
             method=gk.rules_method(mine),
         )
     assert gk.RULES["linear"] is linear
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 8, 17])
+def test_equal_rows_do_not_hide_a_wrong_rule(samples: int):
+    # Rows of a bias are equal: random weights of them may add up to zero.
+    weights = torch.stack([_signed_powers(torch.zeros(samples, 3)) for _ in range(500)])
+    assert (weights.sum(1) != 0).all()
+    if samples <= 8:
+        signs = torch.randint(0, 2, weights.shape) * 2 - 1
+        assert ((weights * signs).sum(1) != 0).all()
 
 
 def test_what_it_refuses_goes_to_the_generic_rule():

@@ -122,11 +122,23 @@ def _weights(entry: Factored) -> Tensor:
     """
     sizes = torch.stack([n.double() for n in entry.norms().values()])
     size = torch.linalg.vector_norm(sizes, dim=0)
-    drawn = random_cotangent(tuple(size.shape), size)
-    exponents = (8 * drawn.abs()).floor() - 8  # from -4 to 3
     usual = (size > 0) & size.isfinite()
     alike = torch.where(usual, size, 1.0).log2().round()
-    return drawn.sign() * torch.exp2(exponents - alike)
+    return _signed_powers(size) * torch.exp2(-alike)
+
+
+def _signed_powers(like: Tensor) -> Tensor:
+    """Return random signed powers of two, 2**-4 to 2**3, that do not cancel over samples.
+
+    The rows of a bias are often equal, or equal but for the sign: their weighted sum
+    would be zero whatever a rule made of them. Up to eight samples have powers of
+    their own, of which no sum is zero; of more, the plain sum is not.
+    """
+    drawn = random_cotangent(tuple(like.shape), like)
+    powers = drawn.abs().argsort(0).argsort(0) % 8 - 4
+    weights = drawn.sign() * torch.exp2(powers.to(like.dtype))
+    weights[:1] *= torch.where(weights.sum(0, keepdim=True) == 0, -1, 1)
+    return weights
 
 
 def _largest(values: Tensor) -> float:
