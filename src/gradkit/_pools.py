@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["quick_pool"]
+__all__ = ["quick_pool", "quick_pool_backward"]
 
 #: Entries from which on laying them out anew is regained.
 _LARGE = 50_000
@@ -37,3 +37,25 @@ def quick_pool(func: Any, args: Any, kwargs: Any) -> Any:
     laid = args[0].contiguous(memory_format=torch.channels_last)
     maxima, places = func(laid, *args[1:], **kwargs)
     return maxima.contiguous(), places.contiguous()
+
+
+def quick_pool_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what ``aten::max_pool2d_with_indices_backward`` is called for.
+
+    Of a gradient that lies otherwise than the images, torch rearranges the much larger
+    result.
+    """
+    gradient, images = args[:2]
+    if _lies_last(images) and gradient.ndim == 4:
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+    return func(gradient, *args[1:], **kwargs)
+
+
+def _lies_last(images: Tensor) -> bool:
+    return (
+        type(images) is Tensor
+        and images.device.type == "cpu"
+        and images.ndim == 4
+        and not images.is_contiguous()
+        and images.is_contiguous(memory_format=torch.channels_last)
+    )

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradkit._pools import quick_pool
+from gradkit._layouts import LayoutError, laid_convolution, sees_layout
+from gradkit._pools import quick_pool, quick_pool_backward
 from gradkit._products import (
     ENTRIES,
     has_operation,
@@ -28,16 +29,26 @@ _WAYS: Mapping[Any, Callable[[Any, Any, Any], Any]] = MappingProxyType(
         _aten.mm.default: quick_mm,
         _aten.addmm.default: quick_addmm,
         _aten.max_pool2d_with_indices.default: quick_pool,
+        _aten.max_pool2d_with_indices_backward.default: quick_pool_backward,
     }
 )
 #: The nodes that these operations leave in a graph.
-_NODES = ("AddmmBackward", "MmBackward", "MaxPool2DWithIndices")
+_NODES = ("AddmmBackward", "MmBackward", "MaxPool2DWithIndices", "ConvolutionBack")
 
 
 class _Quick(TorchDispatchMode):
-    """Takes the operations that there is a quicker way for."""
+    """Takes the operations that there is a quicker way for.
+
+    Args:
+        laid_from: Entries from which on images are convolved with the channels last;
+            ``None``: never.
+    """
 
     supports_higher_order_operators = True
+
+    def __init__(self, laid_from: int | None = None) -> None:
+        super().__init__()
+        self._laid_from = laid_from
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -54,6 +65,11 @@ class _Quick(TorchDispatchMode):
     ) -> Any:
         way = _WAYS.get(func)
         kwargs = kwargs or {}
+        if self._laid_from is not None:
+            if func is _aten.convolution.default:
+                return laid_convolution(func, args, kwargs, self._laid_from)
+            if sees_layout(func, args, kwargs):
+                raise LayoutError(f"{func} sees how images lie in memory")
         return func(*args, **kwargs) if way is None else way(func, args, kwargs)
 
 
@@ -73,8 +89,16 @@ def gains_forward(nodes: Iterable[Any]) -> bool:
     return any(node.name().startswith(_NODES) for node in nodes)
 
 
-def quick_forward(wanted: bool) -> AbstractContextManager[Any]:
-    """Return where a model's forward is quick, if it is wanted and nobody looks on."""
+def quick_forward(
+    wanted: bool, laid_from: int | None = None
+) -> AbstractContextManager[Any]:
+    """Return where a model's forward is quick, if it is wanted and nobody looks on.
+
+    Args:
+        wanted: Whether it is wanted.
+        laid_from: Entries from which on images are convolved with the channels last;
+            ``None``: never. Proved first: see :mod:`gradkit._layouts`.
+    """
     if not wanted or torch._C._len_torch_dispatch_stack():
         return nullcontext()  # another mode wants to see the operations themselves
-    return _Quick()
+    return _Quick(laid_from)

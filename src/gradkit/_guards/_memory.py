@@ -28,6 +28,10 @@ class Known:
     stacks: bool | None = None
     #: Whether sums of gradients may be pulled back in two stages.
     merges: bool | None = None
+    #: Whether a batch may be run in pieces.
+    divides: bool | None = None
+    #: Whether images may lie otherwise in the model's forward.
+    lies_anywhere: bool | None = None
 
     def proof_is_due(self) -> bool:
         """Whether the call about to be made is the 1st, 2nd, 4th, 8th, …."""

@@ -128,7 +128,7 @@ def _weights(entry: Factored) -> Tensor:
 
 
 def _signed_powers(like: Tensor) -> Tensor:
-    """Return random signed powers of two, 2**-4 to 2**3, that do not cancel over samples.
+    """Return random signed powers of two, 1/16 to 8, that do not cancel over samples.
 
     The rows of a bias are often equal, or equal but for the sign: their weighted sum
     would be zero whatever a rule made of them. Up to eight samples have powers of

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradkit._call._objective import evaluate
 from gradkit._call._open import Call
-from gradkit._call._proof import moved_by_shape
 from gradkit._guards._graph import Graph
-from gradkit._guards._independence import coupled_sample, random_cotangent
 from gradkit._planner import Planner
 from gradkit._problem._outputs import Outputs
-from gradkit._quick import gains_forward, quick_forward
 from gradkit.errors import InputError
 from gradkit.objectives import as_objective
-from gradkit.saliency._points import Point, Points, joined, part_of, step_of
-from gradkit.saliency._prefix import is_faithful
+from gradkit.saliency._points import Point, Points
+from gradkit.saliency._proofs import Proofs
 from gradkit.saliency._pulled_once import PulledOnce
+from gradkit.saliency._runs import Runs
 
 __all__ = ["Passes"]
 
@@ -31,6 +29,9 @@ Pull = Callable[[Graph, Tensor], Sequence[Tensor]]
 #: Bytes of a forward's and a backward's tensors up to which steps are stacked on a
 #: CPU: what does not stay in its caches costs more than stacking saves.
 _CACHED = 2**25
+#: Bytes of the pieces that a larger step is run in. Its tensors are small enough that
+#: the C library keeps their memory, and needn't have it cleared for every step.
+_PIECE = 2**24
 #: Which part of the memory sums at a layer's output, not at the source, may take.
 _SUMS = 32
 
@@ -40,13 +41,12 @@ def _at_sources(graph: Graph, cotangent: Tensor) -> Sequence[Tensor]:
     return graph.pull_to(graph.sources, cotangent)
 
 
-def _values(outputs: Outputs, samples: int) -> Tensor:
-    """Return outputs as ``(N, K)``."""
-    return Graph(outputs, (), None, samples).values()
+class _Cut(NamedTuple):
+    """A step that is run in pieces: graphs that are held by their start, if any."""
 
-
-def _halved(point: Point) -> Point:
-    return [t * -0.5 for t in point]
+    step: int
+    graphs: dict[int, Graph]
+    cotangent: Tensor
 
 
 class Passes:
@@ -67,15 +67,13 @@ class Passes:
     def __init__(
         self, call: Call, sources: Point, places: Sequence[int | None]
     ) -> None:
-        self._call, self._sources, self._places = call, sources, list(places)
+        self._call, self._sources = call, sources
+        self._runs = Runs(call, sources, places)
+        self._proofs = Proofs(call, self._runs)
         self._samples = call.inputs.samples
         self._measuring = False
-        #: Which leaves of the outputs have the samples first.
-        self._has_rows = [
-            isinstance(v, Tensor) and v.ndim > 0 and len(v) == self._samples
-            for v in call.task.graph.outputs.leaves
-        ]
-        self._gains = gains_forward(call.task.graph.nodes())
+        #: Whether the graphs of a whole batch's pieces are held at once.
+        self._keeps = False
         self._objective = as_objective(
             call.request.objective, labels_mean_class_score=True
         )
@@ -101,8 +99,9 @@ class Passes:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
         graph = self._call.task.graph
-        total = PulledOnce(graph, merges=self._merges(ahead.take(slice(0, 1))[0]))
-        if total.nbytes > self._call.planner.budget // _SUMS:
+        total = PulledOnce(graph, merges=True)
+        has_room = total.nbytes <= self._call.planner.budget // _SUMS
+        if not (has_room and self._proofs.merges(ahead.take(slice(0, 1))[0])):
             total = PulledOnce(graph, merges=False)
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
@@ -118,7 +117,7 @@ class Passes:
         last: list[Outputs] = []
 
         def ran(rows: slice, columns: slice) -> tuple[Tensor, ...]:
-            last[:] = [self._outputs(ahead.take(rows), columns)]
+            last[:] = [self._runs.outputs(ahead.take(rows), columns)]
             return ()
 
         parts: list[Outputs] = []
@@ -126,29 +125,28 @@ class Passes:
             parts += last
             if columns.stop < self._samples:
                 continue
-            outputs = joined(parts, self._has_rows)
+            outputs = self._runs.joined(parts)
             parts.clear()
             for step in range(rows.stop - rows.start):
                 yield self._evaluated(outputs, step, values_only=True)[0].detach()
 
     def _pulled(self, ahead: Points, pull: Pull) -> Tile:
         """Return what pulls the objective back at a stack of points."""
-        cotangents: dict[int, Tensor] = {}
+        cut = _Cut(-1, {}, torch.empty(0))
 
         def pulled(rows: slice, columns: slice) -> tuple[Tensor, ...]:
+            nonlocal cut
             stack = ahead.take(rows)
             steps, width = len(stack), columns.stop - columns.start
+            if not self._measuring and width < self._samples and cut.step != rows.start:
+                cut = self._cut(stack[0], rows.start, width)
+            graph = cut.graphs.pop(columns.start, None)
+            graph = graph or self._runs.graph(stack, columns)
             if self._measuring:
                 # The objective is called once for each point, and not for this.
-                graph = self._graph(stack, columns)
-                one = torch.ones(width, graph.outputs.width, device=graph.device)
-                return tuple(pull(graph, one))
-            if width < self._samples and rows.start not in cotangents:
-                cotangents.clear()
-                cotangents[rows.start] = self._cotangent_in_pieces(stack[0], width)
-            graph = self._graph(stack, columns)
-            if width < self._samples:
-                cotangent = cotangents[rows.start][columns]
+                cotangent = torch.ones(width, graph.outputs.width, device=graph.device)
+            elif width < self._samples:
+                cotangent = cut.cotangent[columns]
             else:
                 cotangent = self._cotangent(graph.outputs, steps)
             return tuple(
@@ -166,7 +164,9 @@ class Passes:
         ``held`` are the bytes of what is kept meanwhile.
         """
         planner = self._call.planner
-        ahead.take(slice(0, 1))  # what is measured is the model, not the drawing
+        # What is measured is the model, not the drawing.
+        (first,) = ahead.take(slice(0, 1))
+        self._runs.prepare(first)
         name = f"saliency's {name}"
         unit = self._measured(name, run)
         own = sum(s[:1].nbytes for s in self._sources)
@@ -183,10 +183,9 @@ class Passes:
                 needed=held + each,
                 per_sample=each,
             )
-        if all(device.type == "cpu" for device in self._call.guard.devices):
-            units = min(units, max(_CACHED // each, self._samples))
+        units = self._cut_for_caches(units, each, first)
         steps = min(units // self._samples, count)
-        if steps > 1 and not self._stacks(ahead.take(slice(0, steps))):
+        if steps > 1 and not self._proofs.stacks(ahead.take(slice(0, steps))):
             units = self._samples
         tiler = Planner(max(units, 1) * unit, planner.known)
         return tiler.tiles(name, count, self._samples, run)
@@ -201,93 +200,26 @@ class Passes:
             self._measuring = False
         return known.bytes_per_unit[name]
 
-    def _merges(self, first: Point) -> bool:
-        """Whether sums may pass the affine beginning once; it is remembered.
+    def _cut_for_caches(self, units: int, each: int, first: Point) -> int:
+        """Return how many of the samples that fit the memory a CPU should run at once.
 
-        Where another mode looks on, as ``batch_invariant`` does, no bit may depend on
-        the memory that is given, and with it on where sums are taken.
+        ``each`` are one sample's bytes.
         """
-        if torch._C._len_torch_dispatch_stack():
-            return False
-        known = self._call.known
-        if known.merges is None or self._call.proof_due:
-            base = self._call.task.graph
-            every = slice(0, self._samples)
-            others = [self._graph([point], every) for point in (first, _halved(first))]
-            known.merges = all(is_faithful(base, other) for other in (base, *others))
-        return known.merges
-
-    def _stacks(self, stack: Sequence[Point]) -> bool:
-        """Whether several batches of ``N`` may be run as one; it is remembered.
-
-        Never those of a lone sample: a branch that is taken for the whole batch is its
-        own there, and nobody could tell that steps meet in it.
-        """
-        if self._samples < 2:
-            return False
-        known = self._call.known
-        if known.stacks is None or self._call.proof_due:
-            known.stacks = self._come_out_alike([stack[0], stack[-1]])
-        return known.stacks
-
-    def _come_out_alike(self, stack: Sequence[Point]) -> bool:
-        """Whether batches have in a stack the outputs that they have alone.
-
-        Samples were proved independent in a batch of ``N``. A model may be made for
-        that size, or take a branch for the whole batch, as a lone sample may.
-        """
-        every = slice(0, self._samples)
-        try:
-            graph = self._graph(stack, every)
-            for step in range(len(stack)):
-                alone = self._outputs([stack[step]], every)
-                among = self._step(graph.outputs, step)
-                if moved_by_shape(*(_values(o, self._samples) for o in (alone, among))):
-                    return False
-            if graph.sources:
-                size = (len(stack) * self._samples, graph.outputs.width)
-                like = torch.empty((), dtype=graph.dtype, device=graph.device)
-                return coupled_sample(graph.pull, random_cotangent(size, like)) is None
-        except torch.OutOfMemoryError:
-            return True  # which is met again, and then there is less at once
-        except Exception:
-            return False  # what a batch of N raises too is met again
-        return True
-
-    # -- one forward at a stack of points ---------------------------------------
-
-    def _graph(self, stack: Sequence[Point], columns: slice) -> Graph:
-        """Run the model on samples ``columns`` of every point of the stack."""
-        given = [part_of([p[i] for p in stack], columns) for i in range(len(stack[0]))]
-        tensors = []
-        for place, tensor in enumerate(self._call.inputs.tensors):
-            if place in self._places:
-                tensors.append(given[self._places.index(place)])
-            elif tensor.role == "sample":
-                tensors.append(part_of([tensor.tensor] * len(stack), columns))
-            else:
-                tensors.append(tensor.tensor)
-        placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
-        forwards = self._call.forwards.at(tensors, placed)
-        with quick_forward(self._gains):
-            graph = forwards.graph()
-        # A model may draw, or write to itself, at other values than the inputs' alone.
-        self._call.guard.observe()
-        return graph
-
-    def _outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:
-        with torch.no_grad():
-            return self._graph(stack, columns).outputs
-
-    def _step(self, outputs: Outputs, step: int) -> Outputs:
-        """Return the outputs of one point of a stack."""
-        return step_of(outputs, step, self._samples, self._has_rows)
+        self._keeps = False
+        if any(device.type != "cpu" for device in self._call.guard.devices):
+            return units
+        if units < self._samples or _CACHED // each >= self._samples:
+            return min(units, max(_CACHED // each, 1))
+        pieces = -(-self._samples * each // _PIECE)
+        width = -(-self._samples // pieces)
+        self._keeps = self._proofs.divides(first, width)
+        return width if self._keeps else self._samples
 
     def _evaluated(
         self, outputs: Outputs, step: int, *, values_only: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return the objective's values and cotangent at one point of a stack."""
-        own = self._step(outputs, step)
+        own = self._runs.step(outputs, step)
         return evaluate(
             self._objective,
             Graph(own, (), None, self._samples),
@@ -301,9 +233,20 @@ class Passes:
         parts = [self._evaluated(outputs, step)[1] for step in range(steps)]
         return parts[0] if steps == 1 else torch.cat(parts)
 
-    def _cotangent_in_pieces(self, point: Point, width: int) -> Tensor:
-        """Return the cotangent of a batch that is run in pieces of ``width``."""
-        starts = range(0, self._samples, width)
-        pieces = [slice(s, min(s + width, self._samples)) for s in starts]
-        parts = [self._outputs([point], piece) for piece in pieces]
-        return self._cotangent(joined(parts, self._has_rows), 1)
+    def _cut(self, point: Point, step: int, width: int) -> _Cut:
+        """Run a batch in pieces of ``width``, for the objective."""
+        graphs: dict[int, Graph] = {}
+        parts = []
+        try:
+            for piece in self._runs.pieces(width):
+                if self._keeps:
+                    graph = graphs[piece.start] = self._runs.graph([point], piece)
+                    parts.append(graph.outputs)
+                else:
+                    parts.append(self._runs.outputs([point], piece))
+        except Exception:
+            self._keeps = False  # there may be too little memory
+            raise
+        with torch.no_grad():
+            outputs = self._runs.joined(parts)
+        return _Cut(step, graphs, self._cotangent(outputs, 1))

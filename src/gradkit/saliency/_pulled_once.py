@@ -38,10 +38,8 @@ class PulledOnce:
     def _zeros(self, prefix: Prefix | None) -> Tensor | None:
         if prefix is None:
             return None
-        samples = len(prefix.source)
         return torch.zeros(
-            samples,
-            math.prod(prefix.shape) // samples,
+            _rows_of(prefix),
             dtype=wide(prefix.source.detach()[:0]).dtype,
             device=prefix.source.device,
         )
@@ -63,7 +61,7 @@ class PulledOnce:
         ):
             if merged and prefix is not None:
                 edges.append((prefix.node, 0))
-                shapes.append((len(source), math.prod(prefix.shape) // len(source)))
+                shapes.append(_rows_of(prefix))
             else:
                 edge = get_gradient_edge(source)
                 edges.append((edge.node, edge.output_nr))
@@ -84,6 +82,10 @@ class PulledOnce:
         for i, (value, merged) in enumerate(zip(values, self._merged, strict=True)):
             total = self._at_prefix[i] if merged else self._at_source[i]
             assert total is not None, "merged means that there is a place"
+            if merged and _lies_last(value) and not _lies_last(total[None]):
+                # As it lies, or adding would rearrange every step.
+                total = total.contiguous(memory_format=torch.channels_last)
+                self._at_prefix[i] = total
             for step, weight in enumerate(weights):
                 total[columns].add_(wide(value[step]), alpha=weight)
 
@@ -98,3 +100,18 @@ class PulledOnce:
             found.append(total)
         pairs = zip(found, self._sources, strict=True)
         return [f.to(s.dtype) for f, s in pairs]
+
+
+def _rows_of(prefix: Prefix) -> tuple[int, ...]:
+    """Return the shape of a prefix's output, with the samples first."""
+    shape, samples = prefix.shape, len(prefix.source)
+    return shape if shape[0] == samples else (samples, math.prod(shape) // samples)
+
+
+def _lies_last(steps: Tensor) -> bool:
+    """Whether steps ``(S, n, *)`` of images lie with their channels last."""
+    return (
+        steps.ndim == 5
+        and not steps[0].is_contiguous()
+        and steps[0].is_contiguous(memory_format=torch.channels_last)
+    )
