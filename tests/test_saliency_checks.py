@@ -251,9 +251,33 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: saliency.sensitivity(
-            "occlusion", nn.Embedding(5, 1), torch.ones(2, 3, dtype=torch.long), None
+            "occlusion",
+            nn.Embedding(5, 1),
+            torch.ones(2, 3, dtype=torch.long),
+            None,
+            settings={"window": 1},
         ),
         "sensitivity: inputs must hold a floating tensor that noise can be added to",
+    ),
+    (
+        lambda: saliency.sensitivity("occlusion", LINEAR, X, 0),
+        "sensitivity: settings must give 'window', which occlusion needs",
+    ),
+    (
+        lambda: saliency.randomization_check("expected_gradients", LINEAR, X, 0),
+        "randomization_check: settings must give 'baselines', which expected_gradients"
+        " needs",
+    ),
+    (
+        lambda: saliency.sensitivity(
+            "grad_cam", LINEAR, X, 0, settings={"wrt": "a", "window": 1}
+        ),
+        "sensitivity: settings must not give 'window': grad_cam takes 'wrt', 'of'",
+    ),
+    (
+        lambda: saliency.sensitivity(lambda m, x, y: x[:1], LINEAR, X, 0),
+        "sensitivity: method <lambda> must return one map per sample, "
+        f"{len(X)}; got a tensor of shape {(1, *X.shape[1:])}",
     ),
 ]
 

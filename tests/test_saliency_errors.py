@@ -159,7 +159,7 @@ INTEGRATED = [
 ]
 
 _NOISE = "smoothgrad: noise must be a number of at least 0; got {}"
-_SEED = "smoothgrad: seed must be a whole number; got {}"
+_SEED = "smoothgrad: seed must be a whole number of at most 64 bits; got {}"
 _REFERENCES = "expected_gradients: baselines must be samples (M, 4), at least one; got "
 DRAWS = [
     (
@@ -256,7 +256,8 @@ _LIKE_INPUTS = (
     " torch.nn.functional.interpolate"
 )
 _LIKE_WRT = (
-    "completeness_gap: attributions must be shaped like what wrt names, (5, 4); got {}"
+    "completeness_gap: attributions must be tensors shaped like what wrt names, (5, 4);"
+    " got {}"
 )
 MAPS = [
     (cam(None), _LAYER.format("None")),

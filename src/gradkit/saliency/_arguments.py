@@ -49,8 +49,11 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 def generator(seed: Any) -> torch.Generator:
     """Return a generator of our own. It draws on the CPU, alike for every device."""
     found = as_position(seed)
-    if found is None:
-        raise InputError(f"seed must be a whole number; got {seed!r}", argument="seed")
+    if found is None or not -(2**63) <= found < 2**64:
+        raise InputError(
+            f"seed must be a whole number of at most 64 bits; got {seed!r}",
+            argument="seed",
+        )
     return torch.Generator(device="cpu").manual_seed(found)
 
 

@@ -56,6 +56,15 @@ def _filled(source: Tensor, value: float, place: str = "baseline") -> Tensor:
             f"{place} must be a whole number, like the inputs; got {value}",
             argument="baseline",
         )
+    if not source.is_floating_point():
+        kinds = torch.iinfo(source.dtype) if source.dtype is not torch.bool else None
+        least, most = (kinds.min, kinds.max) if kinds else (0, 1)
+        if not least <= value <= most:
+            raise InputError(
+                f"{place} must be from {least} to {most}, as the inputs'"
+                f" {source.dtype} can hold; got {value:g}",
+                argument="baseline",
+            )
     found = torch.full_like(source, value)
     _check(found, source, place)
     return found
@@ -190,6 +199,13 @@ def read_references(field: Field, baselines: Any) -> Point:
     """Return a set of ``M`` baselines to draw from, ``(M, *)`` per source."""
     values = baselines
     if isinstance(values, list) and all(isinstance(v, Tensor) for v in values):
+        shapes = {tuple(v.shape): None for v in values}
+        if len(shapes) > 1:
+            raise InputError(
+                "baselines must be samples of one shape; got"
+                f" {', '.join(map(str, shapes))}",
+                argument="baselines",
+            )
         values = torch.stack(values) if values else None
     if not isinstance(values, (Tensor, tuple, Mapping)):
         raise InputError(

@@ -171,7 +171,12 @@ def _curve(
 ) -> Curve:
     parts = whole(steps, "steps")
     with open_field(
-        model, inputs, objective, max_memory=max_memory, values_only=True
+        model,
+        inputs,
+        objective,
+        max_memory=max_memory,
+        values_only=True,
+        changed=baseline,
     ) as field:
         ranks = _ranks(field, attributions)
         entries = ranks.shape[1:].numel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,15 +23,16 @@ __all__ = ["Field", "open_field", "opened"]
 
 @contextmanager
 def open_field(
-    model: Any, inputs: Any, objective: Any, **given: Any
+    model: Any, inputs: Any, objective: Any, *, changed: Any = None, **given: Any
 ) -> Iterator[Field]:
     """Run the model once on the inputs, prove what it needs, and stay there.
 
     With ``values_only`` the points are in place of the one floating tensor, or the only
-    one, with the samples first.
+    one, with the samples first; or of the one for which ``changed``, in the form of the
+    inputs, holds something.
     """
     with opened(model, inputs, objective, **given) as call:
-        yield Field(call)
+        yield Field(call, changed)
 
 
 @contextmanager
@@ -82,6 +83,16 @@ def _drawing(model: Any, error: InputError) -> InputError:
     )
 
 
+def _names(given: Any) -> list[int | str]:
+    """Return the places for which a structure like the inputs has values."""
+    first = given[0] if isinstance(given, list) and given else given
+    if isinstance(first, Mapping):
+        return [key for key, value in first.items() if value is not None]
+    if isinstance(first, tuple):
+        return [key for key, value in enumerate(first) if value is not None]
+    return []
+
+
 class Field:
     """One objective of one model at points near one batch.
 
@@ -89,7 +100,7 @@ class Field:
     in place of what ``wrt`` names.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, changed: Any = None) -> None:
         self.call = call
         #: For each source its place among the inputs' tensors; ``None``: a submodule's.
         self.places: list[int | None] = []
@@ -98,7 +109,7 @@ class Field:
         #: The values at the inputs themselves.
         self.sources: Point = [s.detach() for s in call.task.graph.sources]
         if call.request.values_only:
-            place = self._only_place()
+            place = self._only_place(_names(changed))
             self.places = [place]
             self.sources = [call.inputs.tensors[place].tensor.detach()]
         elif self.has_submodules:
@@ -121,23 +132,25 @@ class Field:
         """Whether ``wrt`` names a submodule."""
         return None in self.places
 
-    def _only_place(self) -> int:
+    def _only_place(self, names: list[int | str]) -> int:
         """Return which of the inputs' tensors is changed where ``wrt`` names none.
 
-        Others, such as masks, stay as they are.
+        The one that ``names`` names, if any; others, such as masks, stay as they are.
         """
         tensors = self.call.inputs.tensors
         every = [i for i, t in enumerate(tensors) if t.role == "sample"]
         floating = [i for i in every if tensors[i].differentiable]
-        chosen = floating or every
+        named = [i for n in names for i in self.call.inputs.keys.get(n, ())]
+        chosen = [i for i in every if i in named] if names else floating or every
         if len(chosen) != 1:
             shapes = ", ".join(
                 f"inputs{tensors[i].path} {tuple(tensors[i].tensor.shape)}"
                 for i in chosen
             )
             raise InputError(
-                f"inputs must hold one tensor to change; got {shapes}. Fix the others"
-                " in a function: lambda x: model(x, others)",
+                f"inputs must hold one tensor to change; got {shapes or 'none'}. Give a"
+                " baseline for it alone, in the form of the inputs: (0, None), or"
+                " {'name': 0}",
                 argument="inputs",
             )
         return chosen[0]
@@ -191,13 +204,18 @@ class Field:
         """Return what the caller gives per source, in the form of the result."""
         found = [v for v in leaves(values) if v is not None]
         shapes = [tuple(s.shape) for s in self.sources]
-        got = [tuple(v.shape) if isinstance(v, Tensor) else v for v in found]
+        got = [
+            tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for v in found
+        ]
         if got != shapes:
             raise InputError(
-                f"{name} must be shaped like what wrt names,"
-                f" {', '.join(map(str, shapes))}; got {', '.join(map(str, got))}",
+                f"{name} must be tensors shaped like what wrt names,"
+                f" {', '.join(map(str, shapes))}; got"
+                f" {', '.join(map(str, got)) or 'none'}",
                 argument=name,
             )
+        if any(v.is_complex() for v in found):
+            raise InputError(f"{name} must be real; got complex numbers", argument=name)
         return [v.detach() for v in found]
 
     def gradient(self) -> Point:

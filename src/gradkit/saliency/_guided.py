@@ -29,7 +29,8 @@ def guided_backprop(
 
     The ReLUs are found in the graph of the forward, so that functional and in-place
     ones count as much as modules; ``ReLU6`` and ``clamp(min=0)`` are ReLUs too. Other
-    activations pass the gradient on as it is.
+    activations pass the gradient on as it is, and so do ``torch.maximum(x, 0)``,
+    ``torch.where`` and functions of one's own.
 
     Its maps look sharp, and hardly depend on what the network has learned:
     :func:`randomization_check` shows it.

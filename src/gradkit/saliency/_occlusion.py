@@ -41,8 +41,9 @@ def occlusion(
 
     Args:
         model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`, with one floating tensor, or one of integers and
-            no floating one, that has the samples first.
+        inputs: As in :func:`gradient`. What is covered is the one floating tensor with
+            the samples first, or where there is none the one of integers, or the one
+            that ``baseline`` names.
         objective: As in :func:`gradient`; a count, without a derivative, will do.
             Called once per window, in order, on a whole batch, and once on the inputs
             before.
@@ -52,14 +53,15 @@ def occlusion(
         stride: By how much the window moves, in the same form; ``None`` is its size.
             Along an axis that it is whole in it does not move. At the far edges windows
             are cut off.
-        baseline: What covers: a number, or a tensor that broadcasts to the inputs. A
-            *list* of them is averaged over.
+        baseline: What covers: a number, or a tensor that broadcasts to the inputs; or
+            either in a tuple or mapping like the inputs, which names what is covered:
+            ``(0, None)`` for token ids beside a mask. A *list* is averaged over.
         max_memory: As in :func:`gradient`; bounds how many windows run at once.
 
     Returns:
-        Shaped like the inputs, in units of the objective: positive where the covered
-        entries speak for it. An entry that no window covers, since the stride is
-        larger, has 0.
+        Shaped like what is covered, in units of the objective: positive where the
+        covered entries speak for it. An entry that no window covers, since the stride
+        is larger, has 0.
 
     Raises:
         InputError: An argument is not what the function takes, or the model draws
@@ -82,7 +84,12 @@ def occlusion(
         (2014), sec. 4.2.
     """
     with open_field(
-        model, inputs, objective, max_memory=max_memory, values_only=True
+        model,
+        inputs,
+        objective,
+        max_memory=max_memory,
+        values_only=True,
+        changed=baseline,
     ) as field:
         (source,) = field.sources
         windows = _windows(tuple(source.shape[1:]), window, stride)

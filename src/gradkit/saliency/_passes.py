@@ -99,10 +99,9 @@ class Passes:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
         graph = self._call.task.graph
-        total = PulledOnce(graph, merges=True)
-        has_room = total.nbytes <= self._call.planner.budget // _SUMS
-        if not (has_room and self._proofs.merges(ahead.take(slice(0, 1))[0])):
-            total = PulledOnce(graph, merges=False)
+        has_room = PulledOnce.needed(graph) <= self._call.planner.budget // _SUMS
+        merges = has_room and self._proofs.merges(ahead.take(slice(0, 1))[0])
+        total = PulledOnce(graph, merges=merges)
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
         tiles = self._tiles("gradients", count, ahead, run, total.nbytes)

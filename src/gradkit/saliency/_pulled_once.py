@@ -44,6 +44,15 @@ class PulledOnce:
             device=prefix.source.device,
         )
 
+    @staticmethod
+    def needed(graph: Graph) -> int:
+        """The bytes of the sums where the affine beginning is used."""
+        found = prefixes(graph)
+        at_sources = sum(_bytes_of(s, tuple(s.shape)) for s in graph.sources)
+        return at_sources + sum(
+            _bytes_of(p.source, _rows_of(p)) for p in found if p is not None
+        )
+
     @property
     def nbytes(self) -> int:
         """The bytes of the sums."""
@@ -100,6 +109,10 @@ class PulledOnce:
             found.append(total)
         pairs = zip(found, self._sources, strict=True)
         return [f.to(s.dtype) for f, s in pairs]
+
+
+def _bytes_of(like: Tensor, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * wide(like.detach()[:0]).element_size()
 
 
 def _rows_of(prefix: Prefix) -> tuple[int, ...]:

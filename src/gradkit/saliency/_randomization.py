@@ -96,7 +96,7 @@ def randomization_check(
     order = choice("order", order, _ORDERS)
     limit = number("threshold", threshold)
     own = generator(seed)
-    given = read_settings(settings)
+    given = read_settings(settings, compute, name)
     _refuse_modules(given)
     twin = _copy(model)
 

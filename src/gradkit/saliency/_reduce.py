@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradkit._call._public import public
+from gradkit._problem._inputs import as_position
 from gradkit._problem._tree import map_leaves
 from gradkit.errors import InputError
 
@@ -119,9 +120,11 @@ def _tensor(value: Any) -> Tensor:
 
 def _axis(maps: Any, axis: int) -> int:
     shape = tuple(_tensor(maps).shape)
-    if not -len(shape) <= axis < len(shape) or axis % len(shape) == 0:
+    found = as_position(axis)
+    inside = found is not None and -len(shape) <= found < len(shape)
+    if not inside or found % len(shape) == 0:
         raise InputError(
-            f"axis must be one of maps' axes {shape} after the samples; got {axis}",
+            f"axis must be one of maps' axes {shape} after the samples; got {axis!r}",
             argument="axis",
         )
-    return axis
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -52,17 +53,37 @@ def read_method(method: Any) -> tuple[str, Method]:
     )
 
 
-def read_settings(settings: Any) -> dict[str, Any]:
-    """Return what a method is called with besides, ``{}`` for ``None``."""
-    if settings is None:
-        return {}
-    if isinstance(settings, Mapping):
-        return dict(settings)
+def read_settings(settings: Any, method: Method, name: str) -> dict[str, Any]:
+    """Return what ``method`` is called with besides, ``{}`` for ``None``."""
+    if settings is None or isinstance(settings, Mapping):
+        found = dict(settings or {})
+        _refuse_unfit(method, name, found)
+        return found
     raise InputError(
         "settings must be a mapping of the method's arguments, such as"
         f" {{'draws': 20}}; got {type(settings).__name__}",
         argument="settings",
     )
+
+
+def _refuse_unfit(method: Method, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not take, and the lack of those it needs."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return  # written in C, say
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    own = {p.name: p for p in list(parameters)[3:]}
+    needed = [n for n, p in own.items() if p.default is p.empty and n not in settings]
+    unknown = [n for n in settings if n not in own]
+    if needed or unknown:
+        what = f"give {needed[0]!r}, which" if needed else f"not give {unknown[0]!r}:"
+        rest = "needs" if needed else f"takes {', '.join(map(repr, own)) or 'none'}"
+        raise InputError(
+            f"settings must {what} {name} {rest}",
+            argument="settings",
+        )
 
 
 def map_of(found: Any, name: str) -> Tensor:

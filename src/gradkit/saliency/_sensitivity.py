@@ -84,7 +84,7 @@ def sensitivity(
     share = number("noise", noise)
     count = whole(draws, "draws")
     own = generator(seed)
-    given = read_settings(settings)
+    given = read_settings(settings, compute, name)
     read = read_inputs(inputs, None)
     if not any(t.differentiable for t in read.tensors):
         raise InputError(
@@ -92,15 +92,26 @@ def sensitivity(
             argument="inputs",
         )
     base = map_of(compute(model, inputs, objective, **given), name)
+    _refuse_other_rows(base, read.samples, name)
     size = _norms(base)
     worst = torch.zeros_like(size)
     for _ in watched(f"sensitivity of {name}", range(count)):
         moved = _noisy(inputs, share, own)
         found = map_of(compute(model, moved, objective, **given), name)
+        _refuse_other_rows(found, read.samples, name)
         distance = _norms(wide(found) - wide(base))
         relative = torch.where(distance > 0, distance / size, 0.0)
         worst = torch.maximum(worst, relative)
     return worst
+
+
+def _refuse_other_rows(found: Tensor, samples: int, name: str) -> None:
+    if len(found) != samples:
+        raise InputError(
+            f"method {name} must return one map per sample, {samples}; got a tensor of"
+            f" shape {tuple(found.shape)}",
+            argument="method",
+        )
 
 
 def _norms(values: Tensor) -> Tensor:
