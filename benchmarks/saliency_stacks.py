@@ -14,7 +14,7 @@ from benchmarks import problems, saliency_peers, timing
 from benchmarks.problems import Problem
 from benchmarks.saliency_networks import NETWORKS
 from benchmarks.timing import Contender
-from gradkit.saliency import _passes
+from gradkit.saliency import _passes, _runs
 
 SAMPLES = (10, 100, 1000)
 SIZES = tuple(2**k for k in range(22, 29))
@@ -57,9 +57,9 @@ def _call(problem: Problem, size: int) -> object:
 
 def _stacked(problem: Problem, size: int) -> int:
     """Return how many steps the model is run on at once."""
-    run = _passes.Passes._graph
+    run = _runs.Runs.graph
     with mock.patch.object(
-        _passes.Passes, "_graph", autospec=True, side_effect=run
+        _runs.Runs, "graph", autospec=True, side_effect=run
     ) as graph:
         _call(problem, size)
     return max(len(call.args[1]) for call in graph.call_args_list)

@@ -38,20 +38,32 @@ class Images(nn.Module):
         return self.out(self.second(h).tanh().flatten(1))
 
 
+def viewed(h: Tensor) -> Tensor:
+    return h.view(len(h), -1).reshape(h.shape)
+
+
+def strided(h: Tensor) -> Tensor:
+    _, c, height, width = h.shape
+    strides = (c * height * width, height * width, width, 1)
+    return h.as_strided(h.shape, strides).sin()
+
+
+def asked(h: Tensor) -> Tensor:
+    return h if h.is_contiguous() else -h
+
+
 class Viewed(Images):
     """Views the channels and pixels of a sample as one axis."""
 
     def between(self, h: Tensor) -> Tensor:
-        return h.view(len(h), -1).reshape(h.shape)
+        return viewed(h)
 
 
 class Strided(Images):
     """Reads the memory of its images by strides of its own."""
 
     def between(self, h: Tensor) -> Tensor:
-        _, c, height, width = h.shape
-        strides = (c * height * width, height * width, width, 1)
-        return h.as_strided(h.shape, strides).sin()
+        return strided(h)
 
 
 class Resized(Images):
@@ -66,14 +78,14 @@ class Asked(Images):
     """Does one thing or another by how its images lie."""
 
     def between(self, h: Tensor) -> Tensor:
-        return h if h.is_contiguous() else -h
+        return asked(h)
 
 
 class Later(Images):
     """Reads the memory of its images where they are dark alone."""
 
     def between(self, h: Tensor) -> Tensor:
-        return Strided.between(self, h) if h.abs().max() < 0.45 else h.sin()
+        return strided(h) if h.abs().max() < 0.45 else h.sin()
 
 
 class Between(Images):
@@ -81,14 +93,14 @@ class Between(Images):
 
     def between(self, h: Tensor) -> Tensor:
         dark = 0.3 < h.abs().max() < 0.45
-        return Viewed.between(self, h) * 2 if dark else h.sin()
+        return viewed(h) * 2 if dark else h.sin()
 
 
 class AskedLater(Images):
     """Does one thing or another by how its images lie, where they are dark alone."""
 
     def between(self, h: Tensor) -> Tensor:
-        return Asked.between(self, h) if h.abs().max() < 0.45 else h.sin()
+        return asked(h) if h.abs().max() < 0.45 else h.sin()
 
 
 class Shifted(Images):

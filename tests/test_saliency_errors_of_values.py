@@ -46,7 +46,7 @@ REFUSED = [
         "expected_gradients: baselines must be samples of one shape; got (4,), (2,)",
     ),
     (
-        lambda: saliency.channel_sum(X, axis="a"),
+        lambda: saliency.channel_sum(X, axis="a"),  # pyright: ignore
         "channel_sum: axis must be one of maps' axes (5, 4) after the samples; got 'a'",
     ),
 ]

@@ -121,8 +121,11 @@ def _tensor(value: Any) -> Tensor:
 def _axis(maps: Any, axis: int) -> int:
     shape = tuple(_tensor(maps).shape)
     found = as_position(axis)
-    inside = found is not None and -len(shape) <= found < len(shape)
-    if not inside or found % len(shape) == 0:
+    if (
+        found is None
+        or not -len(shape) <= found < len(shape)
+        or found % len(shape) == 0
+    ):
         raise InputError(
             f"axis must be one of maps' axes {shape} after the samples; got {axis!r}",
             argument="axis",
