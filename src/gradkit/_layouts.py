@@ -20,7 +20,14 @@ from torch import Tensor
 
 from gradkit._products import is_plain
 
-__all__ = ["LARGE", "LayoutError", "gains_layout", "laid_convolution", "sees_layout"]
+__all__ = [
+    "LARGE",
+    "LayoutError",
+    "gains_layout",
+    "laid_convolution",
+    "lies_last",
+    "sees_layout",
+]
 
 #: Entries from which on another layout is worth while.
 LARGE = 50_000
@@ -30,6 +37,15 @@ _SEES_LAYOUT = ("as_strided", "resize_", "set_")
 
 class LayoutError(Exception):
     """An operation would see how its images lie."""
+
+
+def lies_last(images: Tensor) -> bool:
+    """Whether images ``(N, C, H, W)`` lie with the channels last, and not otherwise."""
+    return (
+        images.ndim == 4
+        and not images.is_contiguous()
+        and images.is_contiguous(memory_format=_LAST)
+    )
 
 
 def gains_layout(nodes: Iterable[Any]) -> bool:

@@ -13,16 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradkit._layouts import lies_last
+
 __all__ = ["quick_pool", "quick_pool_backward"]
 
 #: Entries from which on laying them out anew is regained.
 _LARGE = 50_000
 
 
+def _is_of_cpu(images: Tensor) -> bool:
+    return type(images) is Tensor and images.device.type == "cpu"
+
+
 def _gains(images: Tensor) -> bool:
     return (
-        type(images) is Tensor
-        and images.device.type == "cpu"
+        _is_of_cpu(images)
         and images.ndim == 4
         and images.shape[1] > 1
         and images.numel() >= _LARGE
@@ -46,16 +51,6 @@ def quick_pool_backward(func: Any, args: Any, kwargs: Any) -> Any:
     result.
     """
     gradient, images = args[:2]
-    if _lies_last(images) and gradient.ndim == 4:
+    if _is_of_cpu(images) and lies_last(images) and gradient.ndim == 4:
         gradient = gradient.contiguous(memory_format=torch.channels_last)
     return func(gradient, *args[1:], **kwargs)
-
-
-def _lies_last(images: Tensor) -> bool:
-    return (
-        type(images) is Tensor
-        and images.device.type == "cpu"
-        and images.ndim == 4
-        and not images.is_contiguous()
-        and images.is_contiguous(memory_format=torch.channels_last)
-    )

@@ -21,7 +21,7 @@ from gradkit._products import (
     quick_mm,
 )
 
-__all__ = ["gains_forward", "quick_forward", "quick_products"]
+__all__ = ["gains_forward", "is_looked_on", "quick_forward", "quick_products"]
 
 _aten = torch.ops.aten
 _WAYS: Mapping[Any, Callable[[Any, Any, Any], Any]] = MappingProxyType(
@@ -89,6 +89,15 @@ def gains_forward(nodes: Iterable[Any]) -> bool:
     return any(node.name().startswith(_NODES) for node in nodes)
 
 
+def is_looked_on() -> bool:
+    """Whether another mode wants to see the operations themselves.
+
+    In ``batch_invariant`` no bit may depend on how the work is cut, and with it on the
+    memory given.
+    """
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 def quick_forward(
     wanted: bool, laid_from: int | None = None
 ) -> AbstractContextManager[Any]:
@@ -99,6 +108,6 @@ def quick_forward(
         laid_from: Entries from which on images are convolved with the channels last;
             ``None``: never. Proved first: see :mod:`gradkit._layouts`.
     """
-    if not wanted or torch._C._len_torch_dispatch_stack():
-        return nullcontext()  # another mode wants to see the operations themselves
+    if not wanted or is_looked_on():
+        return nullcontext()
     return _Quick(laid_from)

@@ -15,7 +15,7 @@ from gradkit.errors import InputError
 from gradkit.numerics._arguments import whole
 from gradkit.saliency._arguments import rows_of
 from gradkit.saliency._baseline import read_baselines
-from gradkit.saliency._field import Field, open_field
+from gradkit.saliency._field import Field, open_values
 from gradkit.saliency._points import Point
 
 __all__ = ["Curve", "deletion_curve", "insertion_curve"]
@@ -170,14 +170,7 @@ def _curve(
     max_memory: Any,
 ) -> Curve:
     parts = whole(steps, "steps")
-    with open_field(
-        model,
-        inputs,
-        objective,
-        max_memory=max_memory,
-        values_only=True,
-        changed=baseline,
-    ) as field:
+    with open_values(model, inputs, objective, baseline, max_memory) as field:
         ranks = _ranks(field, attributions)
         entries = ranks.shape[1:].numel()
         counts = _counts(entries, parts)

@@ -17,22 +17,33 @@ from gradkit._problem._tree import leaves
 from gradkit.errors import InputError
 from gradkit.saliency._passes import Passes
 from gradkit.saliency._points import Point
+from gradkit.saliency._runs import Runs
 
-__all__ = ["Field", "open_field", "opened"]
+__all__ = ["Field", "open_field", "open_values", "opened"]
 
 
 @contextmanager
 def open_field(
-    model: Any, inputs: Any, objective: Any, *, changed: Any = None, **given: Any
+    model: Any, inputs: Any, objective: Any, **given: Any
 ) -> Iterator[Field]:
-    """Run the model once on the inputs, prove what it needs, and stay there.
-
-    With ``values_only`` the points are in place of the one floating tensor, or the only
-    one, with the samples first; or of the one for which ``changed``, in the form of the
-    inputs, holds something.
-    """
+    """Run the model once on the inputs, prove what it needs, and stay there."""
     with opened(model, inputs, objective, **given) as call:
-        yield Field(call, changed)
+        yield Field(call)
+
+
+@contextmanager
+def open_values(
+    model: Any, inputs: Any, objective: Any, baseline: Any, max_memory: Any
+) -> Iterator[Field]:
+    """Do the same where no derivative is asked for.
+
+    Points are in place of the one floating tensor, or the only one, with the samples
+    first; or of the one for which ``baseline``, in the form of the inputs, has a value.
+    """
+    with opened(
+        model, inputs, objective, max_memory=max_memory, values_only=True
+    ) as call:
+        yield Field(call, baseline)
 
 
 @contextmanager
@@ -100,7 +111,7 @@ class Field:
     in place of what ``wrt`` names.
     """
 
-    def __init__(self, call: Call, changed: Any = None) -> None:
+    def __init__(self, call: Call, baseline: Any = None) -> None:
         self.call = call
         #: For each source its place among the inputs' tensors; ``None``: a submodule's.
         self.places: list[int | None] = []
@@ -109,12 +120,12 @@ class Field:
         #: The values at the inputs themselves.
         self.sources: Point = [s.detach() for s in call.task.graph.sources]
         if call.request.values_only:
-            place = self._only_place(_names(changed))
+            place = self._only_place(_names(baseline))
             self.places = [place]
             self.sources = [call.inputs.tensors[place].tensor.detach()]
         elif self.has_submodules:
             self._refuse_nested()
-        self._passes = Passes(call, self.sources, self.places)
+        self._passes = Passes(Runs(call, self.sources, self.places))
 
     @property
     def samples(self) -> int:

@@ -14,7 +14,7 @@ from gradkit._problem._inputs import as_position
 from gradkit.errors import InputError
 from gradkit.saliency._arguments import per_sample
 from gradkit.saliency._baseline import read_baselines
-from gradkit.saliency._field import open_field
+from gradkit.saliency._field import open_values
 from gradkit.saliency._points import Point
 from gradkit.saliency._sums import wide
 
@@ -83,14 +83,7 @@ def occlusion(
         Zeiler and Fergus, "Visualizing and understanding convolutional networks"
         (2014), sec. 4.2.
     """
-    with open_field(
-        model,
-        inputs,
-        objective,
-        max_memory=max_memory,
-        values_only=True,
-        changed=baseline,
-    ) as field:
+    with open_values(model, inputs, objective, baseline, max_memory) as field:
         (source,) = field.sources
         windows = _windows(tuple(source.shape[1:]), window, stride)
         baselines = read_baselines(field, baseline)

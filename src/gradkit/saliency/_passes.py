@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from gradkit._call._objective import evaluate
-from gradkit._call._open import Call
 from gradkit._guards._graph import Graph
 from gradkit._planner import Planner
 from gradkit._problem._outputs import Outputs
 from gradkit.errors import InputError
 from gradkit.objectives import as_objective
 from gradkit.saliency._points import Point, Points
+from gradkit.saliency._prefix import prefixes
 from gradkit.saliency._proofs import Proofs
-from gradkit.saliency._pulled_once import PulledOnce
+from gradkit.saliency._pulled_once import PulledOnce, bytes_of_sums
 from gradkit.saliency._runs import Runs
 
 __all__ = ["Passes"]
@@ -54,28 +54,22 @@ class Passes:
 
     The objective is called once for each point, in order, on the outputs of its whole
     batch. Several points are stacked for the model, as many as the memory allows and
-    its caches reward; a batch that does not fit is run in pieces, twice: for the
-    objective, and for the gradient.
+    its caches reward. A batch that does not fit the caches is run in pieces; one that
+    does not fit the memory twice: for the objective, and for the gradient.
 
     Args:
-        call: The call, whose forward has run at the inputs.
-        sources: What points are in place of, ``(N, *)`` each.
-        places: Where each stands among the inputs' tensors; ``None``: a submodule's
-            output.
+        runs: Of the call's model.
     """
 
-    def __init__(
-        self, call: Call, sources: Point, places: Sequence[int | None]
-    ) -> None:
-        self._call, self._sources = call, sources
-        self._runs = Runs(call, sources, places)
-        self._proofs = Proofs(call, self._runs)
-        self._samples = call.inputs.samples
+    def __init__(self, runs: Runs) -> None:
+        self._call, self._runs = runs.call, runs
+        self._proofs = Proofs(runs)
+        self._samples = runs.call.inputs.samples
         self._measuring = False
         #: Whether the graphs of a whole batch's pieces are held at once.
         self._keeps = False
         self._objective = as_objective(
-            call.request.objective, labels_mean_class_score=True
+            self._call.request.objective, labels_mean_class_score=True
         )
 
     def gradients(self, points: Iterable[Point], count: int) -> Iterator[Point]:
@@ -89,7 +83,7 @@ class Passes:
                     yield [v[step] for v in values]
                 continue
             if columns.start == 0:
-                whole = [torch.empty_like(s) for s in self._sources]
+                whole = [torch.empty_like(s) for s in self._runs.sources]
             for target, value in zip(whole, values, strict=True):
                 target[columns] = value[0]
             if columns.stop == self._samples:
@@ -99,12 +93,17 @@ class Passes:
         """Return the sum of the gradients at points, each times its weight."""
         ahead = Points(points)
         graph = self._call.task.graph
-        has_room = PulledOnce.needed(graph) <= self._call.planner.budget // _SUMS
-        merges = has_room and self._proofs.merges(ahead.take(slice(0, 1))[0])
-        total = PulledOnce(graph, merges=merges)
+        starts = prefixes(graph)
+        room = self._call.planner.budget // _SUMS
+        (first,) = ahead.take(slice(0, 1))
+        if bytes_of_sums(starts, graph) > room or not self._proofs.merges(first):
+            starts = [None] * len(starts)
+        total = PulledOnce(graph, starts)
         run = self._pulled(ahead, total.pulled)
         count = len(weights)
-        tiles = self._tiles("gradients", count, ahead, run, total.nbytes)
+        tiles = self._tiles(
+            "gradients", count, ahead, run, bytes_of_sums(starts, graph)
+        )
         for rows, columns, values in tiles:
             total.add(values, columns, weights[rows])
             del values
@@ -168,7 +167,7 @@ class Passes:
         self._runs.prepare(first)
         name = f"saliency's {name}"
         unit = self._measured(name, run)
-        own = sum(s[:1].nbytes for s in self._sources)
+        own = sum(s[:1].nbytes for s in self._runs.sources)
         # A point, its place in the stack, and its gradient, for each step; and what
         # points are drawn from and what becomes of them: baselines, ways, noise, sums.
         held += 7 * own * self._samples

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from gradkit._call._open import Call
+from gradkit._quick import is_looked_on
 from gradkit.saliency._alike import outputs_alike, uncoupled
 from gradkit.saliency._points import Point
 from gradkit.saliency._prefix import is_faithful
-from gradkit.saliency._runs import Runs, halved, is_looked_on
+from gradkit.saliency._runs import Runs, halved
 
 __all__ = ["Proofs"]
 
@@ -22,13 +22,12 @@ class Proofs:
     """Asks a model how its steps may be run.
 
     Args:
-        call: The call, whose forward has run at the inputs.
-        runs: Of its model.
+        runs: Of a call's model.
     """
 
-    def __init__(self, call: Call, runs: Runs) -> None:
-        self._call, self._runs = call, runs
-        self._samples = call.inputs.samples
+    def __init__(self, runs: Runs) -> None:
+        self._call, self._runs = runs.call, runs
+        self._samples = runs.call.inputs.samples
         self._every = slice(0, self._samples)
 
     def divides(self, first: Point, width: int) -> bool:

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from gradkit._guards._graph import Graph
+from gradkit._layouts import lies_last
 from gradkit.saliency._points import Point
 from gradkit.saliency._prefix import Prefix, prefixes
 from gradkit.saliency._sums import wide
 
-__all__ = ["PulledOnce"]
+__all__ = ["PulledOnce", "bytes_of_sums"]
 
 
 class PulledOnce:
@@ -25,39 +26,16 @@ class PulledOnce:
 
     Args:
         graph: Of the forward at the inputs, through which sums are pulled back.
-        merges: Whether its affine beginning may be used; else it sums at the sources.
+        starts: Its sources' affine beginnings, ``None`` where it sums at the source.
     """
 
-    def __init__(self, graph: Graph, *, merges: bool) -> None:
-        self._sources = graph.sources
-        self._prefixes = prefixes(graph) if merges else [None] * len(graph.sources)
+    def __init__(self, graph: Graph, starts: Sequence[Prefix | None]) -> None:
+        self._sources, self._prefixes = graph.sources, starts
         self._at_source = [torch.zeros_like(wide(s.detach())) for s in self._sources]
-        self._at_prefix = [self._zeros(p) for p in self._prefixes]
+        self._at_prefix = [
+            None if p is None else _zeros(p.source, _rows_of(p)) for p in starts
+        ]
         self._merged: list[bool] = []
-
-    def _zeros(self, prefix: Prefix | None) -> Tensor | None:
-        if prefix is None:
-            return None
-        return torch.zeros(
-            _rows_of(prefix),
-            dtype=wide(prefix.source.detach()[:0]).dtype,
-            device=prefix.source.device,
-        )
-
-    @staticmethod
-    def needed(graph: Graph) -> int:
-        """The bytes of the sums where the affine beginning is used."""
-        found = prefixes(graph)
-        at_sources = sum(_bytes_of(s, tuple(s.shape)) for s in graph.sources)
-        return at_sources + sum(
-            _bytes_of(p.source, _rows_of(p)) for p in found if p is not None
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the sums."""
-        sums = [*self._at_source, *(t for t in self._at_prefix if t is not None)]
-        return sum(t.nbytes for t in sums)
 
     def pulled(self, graph: Graph, cotangent: Tensor) -> Sequence[Tensor]:
         """Return gradients with the samples first, each where it is to be summed."""
@@ -91,7 +69,7 @@ class PulledOnce:
         for i, (value, merged) in enumerate(zip(values, self._merged, strict=True)):
             total = self._at_prefix[i] if merged else self._at_source[i]
             assert total is not None, "merged means that there is a place"
-            if merged and _lies_last(value) and not _lies_last(total[None]):
+            if merged and lies_last(value[0]) and not lies_last(total):
                 # As it lies, or adding would rearrange every step.
                 total = total.contiguous(memory_format=torch.channels_last)
                 self._at_prefix[i] = total
@@ -111,20 +89,21 @@ class PulledOnce:
         return [f.to(s.dtype) for f, s in pairs]
 
 
-def _bytes_of(like: Tensor, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * wide(like.detach()[:0]).element_size()
+def bytes_of_sums(starts: Sequence[Prefix | None], graph: Graph) -> int:
+    """Return the bytes that sums take at a graph's sources and affine beginnings."""
+    places = [(s, tuple(s.shape)) for s in graph.sources]
+    places += [(p.source, _rows_of(p)) for p in starts if p is not None]
+    return sum(
+        math.prod(shape) * wide(like.detach()[:0]).element_size()
+        for like, shape in places
+    )
+
+
+def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.zeros(shape, dtype=wide(like.detach()[:0]).dtype, device=like.device)
 
 
 def _rows_of(prefix: Prefix) -> tuple[int, ...]:
     """Return the shape of a prefix's output, with the samples first."""
     shape, samples = prefix.shape, len(prefix.source)
     return shape if shape[0] == samples else (samples, math.prod(shape) // samples)
-
-
-def _lies_last(steps: Tensor) -> bool:
-    """Whether steps ``(S, n, *)`` of images lie with their channels last."""
-    return (
-        steps.ndim == 5
-        and not steps[0].is_contiguous()
-        and steps[0].is_contiguous(memory_format=torch.channels_last)
-    )

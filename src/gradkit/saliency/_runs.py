@@ -11,24 +11,16 @@ from gradkit._call._open import Call
 from gradkit._guards._graph import Graph
 from gradkit._layouts import LARGE, gains_layout
 from gradkit._problem._outputs import Outputs
-from gradkit._quick import gains_forward, quick_forward
+from gradkit._quick import gains_forward, is_looked_on, quick_forward
 from gradkit.saliency._alike import alike
 from gradkit.saliency._points import Point, joined, part_of, step_of
 
-__all__ = ["Runs", "halved", "is_looked_on"]
+__all__ = ["Runs", "halved"]
 
 
 def halved(point: Point) -> Point:
     """Return a point that lies elsewhere than others do."""
     return [t * -0.5 for t in point]
-
-
-def is_looked_on() -> bool:
-    """Whether another mode sees every operation, as ``batch_invariant`` does.
-
-    Then no bit may depend on how the work is cut, and with it on the memory given.
-    """
-    return torch._C._len_torch_dispatch_stack() > 0
 
 
 class Runs:
@@ -44,7 +36,7 @@ class Runs:
     def __init__(
         self, call: Call, sources: Point, places: Sequence[int | None]
     ) -> None:
-        self._call, self.sources, self._places = call, sources, list(places)
+        self.call, self.sources, self._places = call, sources, list(places)
         self._samples = call.inputs.samples
         #: Which leaves of the outputs have the samples first.
         self._has_rows = [
@@ -59,10 +51,10 @@ class Runs:
         self._laid_from = LARGE if self._lies_anywhere(first) else None
 
     def _lies_anywhere(self, first: Point) -> bool:
-        known = self._call.known
-        if is_looked_on() or not gains_layout(self._call.task.graph.nodes()):
+        known = self.call.known
+        if is_looked_on() or not gains_layout(self.call.task.graph.nodes()):
             return False
-        if known.lies_anywhere is None or self._call.proof_due:
+        if known.lies_anywhere is None or self.call.proof_due:
             columns = slice(0, min(self._samples, 2))
             known.lies_anywhere = all(
                 alike(self._run([point], columns, way) for way in (None, 0))
@@ -74,7 +66,7 @@ class Runs:
         """Run the model on samples ``columns`` of every point of the stack."""
         graph = self._run_laid(stack, columns) or self._run(stack, columns, None)
         # A model may draw, or write to itself, at other values than the inputs' alone.
-        self._call.guard.observe()
+        self.call.guard.observe()
         return graph
 
     def outputs(self, stack: Sequence[Point], columns: slice) -> Outputs:
@@ -89,7 +81,7 @@ class Runs:
             return self._run(stack, columns, self._laid_from)
         except Exception:
             # A branch that was not taken before is made for one layout.
-            self._call.known.lies_anywhere, self._laid_from = False, None
+            self.call.known.lies_anywhere, self._laid_from = False, None
             return None
 
     def _run(
@@ -97,7 +89,7 @@ class Runs:
     ) -> Graph:
         given = [part_of([p[i] for p in stack], columns) for i in range(len(stack[0]))]
         tensors = []
-        for place, tensor in enumerate(self._call.inputs.tensors):
+        for place, tensor in enumerate(self.call.inputs.tensors):
             if place in self._places:
                 tensors.append(given[self._places.index(place)])
             elif tensor.role == "sample":
@@ -105,7 +97,7 @@ class Runs:
             else:
                 tensors.append(tensor.tensor)
         placed = [g for g, p in zip(given, self._places, strict=True) if p is None]
-        forwards = self._call.forwards.at(tensors, placed)
+        forwards = self.call.forwards.at(tensors, placed)
         with quick_forward(self._gains, laid_from):
             return forwards.graph()
 
