@@ -15,6 +15,7 @@ import gradkit as gk
 from architectures import ARCHITECTURES, Architecture, called
 from case import DEVICE
 from couplings import COUPLINGS, Coupling, coupled_objectives
+from gradkit._guards import _independence
 from gradkit.errors import SampleDependenceError
 from probes import by_path
 
@@ -92,3 +93,15 @@ def test_an_objective_that_couples_samples_is_refused(name: str, function: str):
 def test_there_are_enough_honest_architectures():
     assert len(ARCHITECTURES) >= 20
     assert any(architecture.seed is not None for architecture in ARCHITECTURES)
+
+
+@pytest.mark.parametrize("size", [1e-43, 1e-38, 1.0, 1e38])
+def test_weights_that_leave_the_range_hide_no_coupling(size: float, monkeypatch: Any):
+    # 0 * 2**-12 is 0 whoever reached the sample, and infinity times 2**12 infinity.
+    weights = torch.tensor([2.0**-12, 2.0**-11] if size < 1 else [2.0**12, 2.0**11])
+    monkeypatch.setattr(_independence, "_powers", lambda *_: iter([weights]))
+    cotangent = torch.tensor([[1.0, -1.0], [0.5, 1.5]], device=DEVICE)
+    swapped = _independence.coupled_sample(lambda c: (c.flip(0) * size,), cotangent)
+    assert swapped is not None
+    own = _independence.coupled_sample(lambda c: (c * size,), cotangent)
+    assert own is None

@@ -96,6 +96,21 @@ def _differing(
     return None
 
 
+def _lost(base: tuple[Tensor, ...], weights: Tensor) -> bool:
+    """Whether a weight takes an entry out of its dtype's range.
+
+    There zero equals zero, and infinity infinity, whatever reached the sample.
+    """
+    for first in base:
+        info = torch.finfo(first.dtype)
+        size = scaled_by(first, weights).abs()
+        last = 4 * info.smallest_normal * info.eps
+        gone = (size < last) & (first != 0)
+        if bool((gone | (size.isinf() & ~first.isinf())).any()):
+            return True
+    return False
+
+
 def _close(base: tuple[Tensor, ...], other: tuple[Tensor, ...], w: Tensor) -> bool:
     """Whether two pull-backs agree to rounding, sample by sample."""
     for first, second in zip(base, other, strict=True):
@@ -139,7 +154,7 @@ def coupled_sample(
     dtype = min((b.dtype for b in (cotangent, *base)), key=lambda d: torch.finfo(d).max)
     for weights in _powers(samples, dtype, generator):
         found = _differing(base, ask(scaled_by(cotangent, weights)), weights)
-        if found is not None:
+        if found is not None or _lost(base, weights):
             break
     else:
         return None
