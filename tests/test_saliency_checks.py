@@ -257,7 +257,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
             None,
             settings={"window": 1},
         ),
-        "sensitivity: inputs must hold a floating tensor that noise can be added to",
+        "sensitivity: inputs must hold a floating tensor that noise can be added to."
+        " For integers, such as token ids, give the part of the model behind the"
+        " embedding, and the embedding's output as inputs",
     ),
     (
         lambda: saliency.sensitivity("occlusion", LINEAR, X, 0),

@@ -113,7 +113,10 @@ INTEGRATED = [
     (integrated(baseline=torch.full((5, 4), INF)), _FINITE),
     (integrated(baseline=torch.zeros(3)), _SHAPE.format("(3,)")),
     (integrated(baseline=torch.zeros(6, 4)), _SHAPE.format("(6, 4)")),
-    (integrated(baseline=torch.zeros(1, 5, 4)), _SHAPE.format("(1, 5, 4)")),
+    (
+        integrated(baseline=torch.zeros(1, 5, 4)),
+        _SHAPE.format("(1, 5, 4); for several baselines give a list, list(b)"),
+    ),
     (
         integrated(baseline=(0.0, 0.0)),
         "integrated_gradients: baseline[1] must be the place of one tensor in the"
@@ -197,7 +200,8 @@ DRAWS = [
     (expected(torch.zeros(2, 3)), _REFERENCES + "(2, 3)"),
     (
         expected_of_both(torch.zeros(2, 4)),
-        "expected_gradients: baselines must be samples (M, 3), at least one; got None",
+        "expected_gradients: baselines[1] must be samples (M, 3), at least one; got"
+        " None",
     ),
     (
         expected_of_both(torch.zeros(2, 4), torch.zeros(6, 3)),
@@ -212,7 +216,7 @@ _ONE_AXIS = (
 )
 _AXES = (
     "occlusion: {0} must be whole numbers above 0, one per axis of a sample of shape"
-    " (2, 5, 7), such as {0}=(1, 5, 5); got {1}"
+    " (2, 5, 7), such as {0}=(1, {2}, {2}); got {1}"
 )
 WINDOWS = [
     (
@@ -232,10 +236,13 @@ WINDOWS = [
     (occluded(window=()), _ONE_AXIS.format("window", "()")),
     (occluded(window=2, stride=0), _ONE_AXIS.format("stride", "0")),
     (occluded(window=2, stride=-1), _ONE_AXIS.format("stride", "-1")),
-    (occluded_images(window=3), _AXES.format("window", "3")),
-    (occluded_images(window=(1, 2, 3, 4)), _AXES.format("window", "(1, 2, 3, 4)")),
-    (occluded_images(window=(2, 3), stride=2), _AXES.format("stride", "2")),
-    (occluded_images(window=(2, 3), stride=(0, 2)), _AXES.format("stride", "(0, 2)")),
+    (occluded_images(window=3), _AXES.format("window", "3", 3)),
+    (occluded_images(window=(1, 2, 3, 4)), _AXES.format("window", "(1, 2, 3, 4)", 5)),
+    (occluded_images(window=(2, 3), stride=2), _AXES.format("stride", "2", 2)),
+    (
+        occluded_images(window=(2, 3), stride=(0, 2)),
+        _AXES.format("stride", "(0, 2)", 5),
+    ),
     (
         occluded(window=2, baseline=torch.zeros(3)),
         "occlusion: baseline must broadcast to shape (5, 4); got (3,)",
@@ -252,8 +259,8 @@ _FLAT = (
 )
 _LIKE_INPUTS = (
     "deletion_curve: attributions must be shaped like the inputs, (5, 4), or with 1 in"
-    " place of channels; got {}. Make coarser maps as large by"
-    " torch.nn.functional.interpolate"
+    " place of channels; got {}. Make coarser maps as large first:"
+    " torch.nn.functional.interpolate(map, inputs.shape[2:], mode='bilinear')"
 )
 _LIKE_WRT = (
     "completeness_gap: attributions must be tensors shaped like what wrt names, (5, 4);"

@@ -49,6 +49,8 @@ def evaluate(
         values = objective(outputs.given(given))
     if not batched and isinstance(values, Tensor) and values.numel() == 1:
         values = values.reshape(1)
+    if values_only and isinstance(values, Tensor):
+        values = _counted(values)
     values = check_objective_values(values, graph.samples)
     if not values.requires_grad and values_only:
         return values, torch.zeros(graph.samples, outputs.width, device=graph.device)
@@ -97,6 +99,13 @@ def evaluate(
         1,
     )
     return values, cotangent
+
+
+def _counted(values: Tensor) -> Tensor:
+    """Return counts, and what is true or false, as floating numbers."""
+    if values.is_floating_point() or values.is_complex():
+        return values
+    return values.float()  # half precision would round large counts
 
 
 def is_supplied(objective: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -15,6 +16,26 @@ __all__ = ["public"]
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
 
+#: What other libraries call an argument, and the names that it may have here.
+_ELSEWHERE = {
+    "additional_forward_args": ("inputs",),
+    "argnums": ("wrt",),
+    "baseline": ("baselines",),
+    "baselines": ("baseline",),
+    "chunk_size": ("max_memory",),
+    "forward_func": ("model",),
+    "internal_batch_size": ("max_memory",),
+    "layer": ("wrt",),
+    "n_samples": ("draws",),
+    "n_steps": ("steps",),
+    "nt_samples": ("draws",),
+    "sliding_window_shapes": ("window",),
+    "stdevs": ("noise",),
+    "strides": ("stride",),
+    "target": ("objective",),
+    "targets": ("objective",),
+}
+
 
 def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Name the function in its errors, and explain an order that others use.
@@ -25,6 +46,8 @@ def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
     kinds = inspect.signature(function).parameters.values()
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in kinds)
     order = ", ".join(p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD)
+    names = {p.name for p in kinds}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
 
     @wraps(function)
     def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -41,6 +64,19 @@ def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
                     f" {len(args)}{targets}",
                     argument="args",
                 )
+            if not (takes_any or kwargs.keys() <= names):
+                _refuse_unknown(function.__name__, names, kwargs)
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def _refuse_unknown(function: str, names: set[str], given: Iterable[str]) -> None:
+    """Raise Python's own error, with the name that the argument has here, if any."""
+    unknown = next(n for n in given if n not in names)
+    alike = difflib.get_close_matches(unknown, sorted(names), 1)
+    here = [n for n in (*_ELSEWHERE.get(unknown, ()), *alike) if n in names]
+    raise TypeError(
+        f"{function}() got an unexpected keyword argument {unknown!r}"
+        + (f"; here it is {here[0]!r}" if here else "")
+    )

@@ -92,9 +92,10 @@ def _like(value: Any, source: Tensor, place: str) -> Tensor:
     try:
         found = value.detach().to(source.dtype).expand(source.shape)
     except RuntimeError:
+        several = "; for several baselines give a list, list(b)"
         raise InputError(
             f"{place} must broadcast to shape {tuple(source.shape)}; got"
-            f" {tuple(value.shape)}",
+            f" {tuple(value.shape)}{several if value.ndim > source.ndim else ''}",
             argument="baseline",
             shape=tuple(value.shape),
         ) from None
@@ -163,7 +164,7 @@ def _inputs_like(field: Field, given: Any) -> list[Tensor]:
     return found
 
 
-def _entries(field: Field, given: Any) -> dict[int | None, Any]:
+def _entries(field: Field, given: Any, name: str = "baseline") -> dict[int | None, Any]:
     """Return what a baseline gives, by the places of the inputs' tensors.
 
     Entries that a mapping lacks, or that are ``None``, are left out.
@@ -173,9 +174,9 @@ def _entries(field: Field, given: Any) -> dict[int | None, Any]:
         whole = [i for i, t in enumerate(inputs.tensors) if t.role == "sample"]
         if len(whole) != 1:
             raise InputError(
-                "baseline is one tensor, but the inputs hold"
+                f"{name} is one tensor, but the inputs hold"
                 f" {len(whole)} with samples; give a tuple or mapping like the inputs",
-                argument="baseline",
+                argument=name,
             )
         return {whole[0]: given}
     opened = plain(given)
@@ -186,9 +187,9 @@ def _entries(field: Field, given: Any) -> dict[int | None, Any]:
         if places is None or (value is not None and len(places) != 1):
             known = ", ".join(map(repr, inputs.keys))
             raise InputError(
-                f"baseline[{key!r}] must be the place of one tensor in the inputs"
+                f"{name}[{key!r}] must be the place of one tensor in the inputs"
                 f" (there: {known})",
-                argument="baseline",
+                argument=name,
             )
         if value is not None:
             found[places[0]] = value
@@ -219,9 +220,12 @@ def read_references(field: Field, baselines: Any) -> Point:
     if isinstance(values, Tensor):
         found = dict.fromkeys(field.places, values)
     else:
-        found = _entries(field, values)
+        found = _entries(field, values, "baselines")
     pairs = zip(field.places, field.sources, strict=True)
-    read = [_reference(found.get(place), source) for place, source in pairs]
+    read = [
+        _reference(found.get(place), source, _path(field, place))
+        for place, source in pairs
+    ]
     _refuse_different({len(r) for r in read})
     return read
 
@@ -235,30 +239,45 @@ def _refuse_different(counts: set[int]) -> None:
         )
 
 
-def _reference(value: Any, like: Tensor) -> Tensor:
+def _path(field: Field, place: int | None) -> str:
+    inputs = field.call.inputs
+    lone = place is None or len(inputs.tensors) == 1
+    return "baselines" if lone else f"baselines{inputs.tensors[place].path}"
+
+
+def _reference(value: Any, like: Tensor, name: str) -> Tensor:
     wanted = "".join(f", {size}" for size in like.shape[1:])
     is_set = isinstance(value, Tensor) and value.ndim == like.ndim and len(value) > 0
     is_set = is_set and not value.is_complex()
     if not is_set or value.shape[1:] != like.shape[1:]:
         got = tuple(value.shape) if isinstance(value, Tensor) else value
         raise InputError(
-            f"baselines must be samples (M{wanted}), at least one; got {got}",
+            f"{name} must be samples (M{wanted}), at least one; got {got}",
             argument="baselines",
         )
     found = value.detach().to(like.dtype)
-    _check(value, like, "baselines")
-    _check(found, like, "baselines")
+    _check(value, like, name)
+    _check(found, like, name)
     return found
 
 
 def _references_like(field: Field, given: Any) -> list[Tensor]:
     """Return inputs of ``M`` samples, to be run up to a submodule."""
-    values = _entries(field, given)
+    values = _entries(field, given, "baselines")
     found = []
     for place, own in enumerate(field.call.inputs.tensors):
         if own.role != "sample":
             found.append(own.tensor)
-        else:
-            found.append(_reference(values.get(place), own.tensor))
+            continue
+        name = _path(field, place)
+        if place not in values:
+            # The samples' own would be those of other samples, and N of them.
+            raise InputError(
+                f"{name} must be given: the baselines are run through the model up to"
+                f" wrt, and need samples (M, ...) for inputs{own.path} too, such as a"
+                " mask of ones",
+                argument="baselines",
+            )
+        found.append(_reference(values[place], own.tensor, name))
     _refuse_different({len(value) for value in values.values()})
     return found

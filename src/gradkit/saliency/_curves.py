@@ -202,7 +202,8 @@ def _ranks(field: Field, attributions: Any) -> Tensor:
             f"attributions must be shaped like the inputs, {tuple(source.shape)}, or"
             " with 1 in place of channels; got"
             f" {tuple(got) if got is not None else type(attributions).__name__}."
-            " Make coarser maps as large by torch.nn.functional.interpolate",
+            " Make coarser maps as large first:"
+            " torch.nn.functional.interpolate(map, inputs.shape[2:], mode='bilinear')",
             argument="attributions",
         )
     flat = rows_of(attributions.detach().to(source.device))

@@ -13,13 +13,14 @@ from gradkit._call._open import Call, open_call
 from gradkit._call._request import Request
 from gradkit._guards._walk import nodes_below
 from gradkit._jacobian import arrange, run
+from gradkit._problem._inputs import Inputs, InputTensor
 from gradkit._problem._tree import leaves
 from gradkit.errors import InputError
 from gradkit.saliency._passes import Passes
 from gradkit.saliency._points import Point
 from gradkit.saliency._runs import Runs
 
-__all__ = ["Field", "open_field", "open_values", "opened"]
+__all__ = ["Field", "ids_beside", "open_field", "open_values", "opened"]
 
 
 @contextmanager
@@ -28,6 +29,8 @@ def open_field(
 ) -> Iterator[Field]:
     """Run the model once on the inputs, prove what it needs, and stay there."""
     with opened(model, inputs, objective, **given) as call:
+        if given.get("wrt") is None:
+            _refuse_beside_ids(call)
         yield Field(call)
 
 
@@ -39,6 +42,7 @@ def open_values(
 
     Points are in place of the one floating tensor, or the only one, with the samples
     first; or of the one for which ``baseline``, in the form of the inputs, has a value.
+    Beside token ids it must have one.
     """
     with opened(
         model, inputs, objective, max_memory=max_memory, values_only=True
@@ -92,6 +96,39 @@ def _drawing(model: Any, error: InputError) -> InputError:
         argument="model",
         drew=drew,
     )
+
+
+def ids_beside(inputs: Inputs) -> tuple[InputTensor, InputTensor] | None:
+    """Return integers as token ids are, and their mask in floating numbers, if any.
+
+    Of a mask, which has two values at most, hardly anybody means to see a map.
+    """
+    sampled = [t for t in inputs.tensors if t.role == "sample"]
+    masks = [t for t in sampled if t.differentiable and _has_two_values(t.tensor)]
+    ids = [
+        t for t in sampled
+        if t.tensor.ndim > 1 and not t.differentiable and t.tensor.dtype != torch.bool
+    ]  # fmt: skip
+    return (ids[0], masks[0]) if ids and masks else None
+
+
+def _has_two_values(values: Tensor) -> bool:
+    if not values.numel():
+        return False
+    values = values.detach()
+    return bool(((values == values.min()) | (values == values.max())).all())
+
+
+def _refuse_beside_ids(call: Call) -> None:
+    found = ids_beside(call.inputs)
+    if found is not None:
+        raise InputError(
+            f"wrt must say what the map is over, since inputs{found[0].path} holds"
+            f" integers and inputs{found[1].path} may be their mask: an embedding by"
+            f" its name, wrt='embedding', or an entry of inputs"
+            f" ({', '.join(map(repr, call.inputs.keys))})",
+            argument="wrt",
+        )
 
 
 def _names(given: Any) -> list[int | str]:
@@ -150,9 +187,11 @@ class Field:
         """
         tensors = self.call.inputs.tensors
         every = [i for i, t in enumerate(tensors) if t.role == "sample"]
-        floating = [i for i in every if tensors[i].differentiable]
         named = [i for n in names for i in self.call.inputs.keys.get(n, ())]
-        chosen = [i for i in every if i in named] if names else floating or every
+        usual = [i for i in every if tensors[i].differentiable]
+        if ids_beside(self.call.inputs):
+            usual = []
+        chosen = [i for i in every if i in named] if names else usual or every
         if len(chosen) != 1:
             shapes = ", ".join(
                 f"inputs{tensors[i].path} {tuple(tensors[i].tensor.shape)}"

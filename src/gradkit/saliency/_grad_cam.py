@@ -12,6 +12,14 @@ from gradkit.saliency._field import open_field
 
 __all__ = ["grad_cam"]
 
+#: Modules that map the last axis, whatever stands before it.
+_FEATURES_LAST = frozenset(
+    {
+        "Embedding", "GRU", "LSTM", "LayerNorm", "Linear", "MultiheadAttention",
+        "NonDynamicallyQuantizableLinear", "RMSNorm", "RNN",
+    }
+)  # fmt: skip
+
 
 @public
 def grad_cam(
@@ -34,7 +42,8 @@ def grad_cam(
 
     Raises:
         InputError: As in :func:`gradient`; and where ``wrt`` names no submodule, or
-            its output has no space.
+            its output has no space, or is made of layers that have their features
+            last, as embeddings and transformers do.
         SampleDependenceError: As in :func:`gradient`.
 
     Cost:
@@ -74,10 +83,26 @@ def grad_cam(
                 argument="wrt",
                 shape=tuple(maps.shape),
             )
+        _refuse_features_last(field.call.entries[0].module, wrt, maps)
         (gradient,) = field.gradient()
         space = tuple(range(2, maps.ndim))
         weights = gradient.mean(space, keepdim=True)
         return (weights * maps).sum(1, keepdim=True)
+
+
+def _refuse_features_last(module: Any, wrt: Any, maps: Tensor) -> None:
+    """Refuse layers that have their features last; positions are no channels."""
+    kinds = [type(m).__name__ for m in module.modules() if not list(m.children())]
+    last = [kind for kind in kinds if kind in _FEATURES_LAST]
+    if last and not any("Conv" in kind for kind in kinds):
+        raise InputError(
+            f"wrt={wrt!r} must return (N, C, *space); it returned {tuple(maps.shape)},"
+            f" which {last[-1]} makes with the features last. For one number per"
+            " position take channel_sum(gradient_times_input(model, inputs, objective,"
+            f" wrt={wrt!r}), axis=-1)",
+            argument="wrt",
+            shape=tuple(maps.shape),
+        )
 
 
 def _layers(model: Any) -> str:

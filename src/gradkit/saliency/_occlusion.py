@@ -43,10 +43,10 @@ def occlusion(
         model: As in :func:`gradient`.
         inputs: As in :func:`gradient`. What is covered is the one floating tensor with
             the samples first, or where there is none the one of integers, or the one
-            that ``baseline`` names.
-        objective: As in :func:`gradient`; a count, without a derivative, will do.
-            Called once per window, in order, on a whole batch, and once on the inputs
-            before.
+            that ``baseline`` names. Beside token ids it must be named.
+        objective: As in :func:`gradient`; a count, or what is true or false, without a
+            derivative, will do. Called once per window, in order, on a whole batch,
+            and once on the inputs before.
         window: The size of the window along each axis of a sample; along the last ones
             where it names fewer, and then it is whole along the others. A number where
             a sample has one axis.
@@ -143,7 +143,8 @@ def _per_axis(
     axes = len(shape)
     many = positive and (len(values) > axes or (one is not None and axes != 1))
     if not positive or not values or many:
-        example = f"{name}={tuple([1] * max(axes - 2, 0) + [5] * min(axes, 2))}"
+        size = one if one is not None and one > 0 else 5
+        example = f"{name}={tuple([1] * max(axes - 2, 0) + [size] * min(axes, 2))}"
         raise InputError(
             f"{name} must be {'a whole number' if axes == 1 else 'whole numbers'} above"
             f" 0, one per axis of a sample of shape {shape}"

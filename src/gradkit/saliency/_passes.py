@@ -66,6 +66,8 @@ class Passes:
         self._proofs = Proofs(runs)
         self._samples = runs.call.inputs.samples
         self._measuring = False
+        #: Whether the model is made for the batch's own size, and runs at no other.
+        self._is_whole = False
         #: Whether the graphs of a whole batch's pieces are held at once.
         self._keeps = False
         self._objective = as_objective(
@@ -173,30 +175,57 @@ class Passes:
         held += 7 * own * self._samples
         each = unit + 4 * own
         units = (planner.budget - held) // each
-        if planner.strict and units < 1:
-            raise InputError(
-                "max_memory must hold the model's run on one sample; got"
-                f" {planner.budget:,} bytes, and it needs {held + each:,}",
-                argument="max_memory",
-                needed=held + each,
-                per_sample=each,
-            )
-        units = self._cut_for_caches(units, each, first)
+        if planner.strict:
+            self._refuse_more_than(units, held, each)
+        if self._is_whole:
+            units = self._samples
+        else:
+            units = self._cut_for_caches(units, each, first)
         steps = min(units // self._samples, count)
         if steps > 1 and not self._proofs.stacks(ahead.take(slice(0, steps))):
             units = self._samples
         tiler = Planner(max(units, 1) * unit, planner.known)
         return tiler.tiles(name, count, self._samples, run)
 
+    def _refuse_more_than(self, units: int, held: int, each: int) -> None:
+        """Refuse a budget in which ``units`` samples fit, if those are too few."""
+        least = self._samples if self._is_whole else 1
+        if units >= least:
+            return
+        what = "one sample"
+        if self._is_whole:
+            what = f"all {least} samples, since it runs at no other number of them"
+        budget = self._call.planner.budget
+        raise InputError(
+            f"max_memory must hold the model's run on {what}; got {budget:,} bytes,"
+            f" and it needs {held + least * each:,}",
+            argument="max_memory",
+            needed=held + least * each,
+            per_sample=each,
+        )
+
     def _measured(self, name: str, run: Tile) -> int:
-        """Return the bytes of the model's run on one sample; they are remembered."""
+        """Return the bytes of the model's run on one sample; they are remembered.
+
+        A model may hold a tensor of the batch's own, such as a mask, and fail at any
+        other size. Then they are one sample's share, and batches are run whole.
+        """
         known = self._call.planner.known
+        sizes, whole = known.bytes_per_unit, f"{name}, of the whole batch"
         self._measuring = True
         try:
-            Planner(1, known).units(name, run)
+            if whole not in sizes:
+                Planner(1, known).units(name, run)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # what the whole batch raises too is met again
+            every = slice(0, self._samples)
+            Planner(1, known).units(whole, lambda rows, _: run(rows, every))
+            sizes[name] = -(-sizes[whole] // self._samples)
         finally:
             self._measuring = False
-        return known.bytes_per_unit[name]
+        self._is_whole = whole in sizes
+        return sizes[name]
 
     def _cut_for_caches(self, units: int, each: int, first: Point) -> int:
         """Return how many of the samples that fit the memory a CPU should run at once.

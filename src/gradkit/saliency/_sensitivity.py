@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradkit._call._public import public
 from gradkit._planner import watched
-from gradkit._problem._inputs import read_inputs
+from gradkit._problem._inputs import Inputs, read_inputs
 from gradkit._problem._tree import flatten
 from gradkit.errors import InputError
 from gradkit.numerics._arguments import whole
@@ -21,6 +21,7 @@ from gradkit.saliency._arguments import (
     rows_of,
     spread,
 )
+from gradkit.saliency._field import ids_beside
 from gradkit.saliency._registry import map_of, read_method, read_settings
 from gradkit.saliency._sums import wide
 
@@ -34,7 +35,7 @@ def sensitivity(
     inputs: Any,
     objective: Any,
     *,
-    noise: float = 0.02,
+    noise: float | tuple[Any, ...] | Mapping[str, Any] = 0.02,
     draws: int = 10,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
@@ -52,7 +53,9 @@ def sensitivity(
         model: As in :func:`gradient`.
         inputs: As in :func:`gradient`, with floating tensors, which all get noise.
         objective: As in :func:`gradient`.
-        noise: The largest noise, as a share of each sample's range.
+        noise: The largest noise, as a share of each sample's range; or numbers in a
+            tuple or mapping like the inputs, ``(0.02, None)``, which names what gets
+            it. Beside integers, such as token ids, it must be named.
         draws: How many noisy copies.
         seed: Of the noise.
         settings: What ``method`` is called with besides, such as ``{"draws": 20}``.
@@ -81,22 +84,17 @@ def sensitivity(
         of explanations" (2019), definition 1.2, estimated by drawing as there.
     """
     name, compute = read_method(method)
-    share = number("noise", noise)
     count = whole(draws, "draws")
     own = generator(seed)
     given = read_settings(settings, compute, name)
     read = read_inputs(inputs, None)
-    if not any(t.differentiable for t in read.tensors):
-        raise InputError(
-            "inputs must hold a floating tensor that noise can be added to",
-            argument="inputs",
-        )
+    shares = _shares(noise, read)
     base = map_of(compute(model, inputs, objective, **given), name)
     _refuse_other_rows(base, read.samples, name)
     size = _norms(base)
     worst = torch.zeros_like(size)
     for _ in watched(f"sensitivity of {name}", range(count)):
-        moved = _noisy(inputs, share, own)
+        moved = _noisy(inputs, shares, own)
         found = map_of(compute(model, moved, objective, **given), name)
         _refuse_other_rows(found, read.samples, name)
         distance = _norms(wide(found) - wide(base))
@@ -118,16 +116,61 @@ def _norms(values: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows_of(wide(values)), dim=1)
 
 
-def _noisy(inputs: Any, share: float, own: torch.Generator) -> Any:
-    """Return the inputs with noise on every floating tensor with the samples first."""
+def _shares(noise: Any, read: Inputs) -> dict[str, float]:
+    """Return how much noise each of the inputs' tensors gets, by its path."""
+    floating = [t.path for t in read.tensors if t.differentiable]
+    if not floating:
+        raise InputError(
+            "inputs must hold a floating tensor that noise can be added to. For"
+            " integers, such as token ids, give the part of the model behind the"
+            " embedding, and the embedding's output as inputs",
+            argument="inputs",
+        )
+    if isinstance(noise, (tuple, Mapping)):
+        return _named_shares(noise, read, floating)
+    share = number("noise", noise)
+    beside = ids_beside(read)
+    if beside is not None:
+        raise InputError(
+            f"noise must name what gets it, since inputs{beside[0].path} holds"
+            f" integers and inputs{beside[1].path} may be their mask: give a tuple or"
+            f" mapping like the inputs, such as (None, {share}), or {{'x': {share}}}",
+            argument="noise",
+        )
+    return dict.fromkeys(floating, share)
+
+
+def _named_shares(noise: Any, read: Inputs, floating: list[str]) -> dict[str, float]:
+    pairs = noise.items() if isinstance(noise, Mapping) else enumerate(noise)
+    found = {}
+    for key, value in pairs:
+        if value is None:
+            continue
+        paths = [read.tensors[i].path for i in read.keys.get(key, ())]
+        if len(paths) != 1 or paths[0] not in floating:
+            raise InputError(
+                f"noise[{key!r}] must be the place of one floating tensor in the"
+                f" inputs; those are at {', '.join(p or '0' for p in floating)}",
+                argument="noise",
+            )
+        found[paths[0]] = number(f"noise[{key!r}]", value)
+    return found
+
+
+def _noisy(inputs: Any, shares: Mapping[str, float], own: torch.Generator) -> Any:
+    """Return the inputs with noise on the tensors that have a share of it."""
     found, rebuild = flatten(inputs)
-    return rebuild([_moved(leaf.value, share, own) for leaf in found])
+    return rebuild(
+        [
+            _moved(leaf.value, shares[leaf.path], own)
+            if leaf.path in shares
+            else leaf.value
+            for leaf in found
+        ]
+    )
 
 
-def _moved(value: Any, share: float, own: torch.Generator) -> Any:
-    is_floating = isinstance(value, Tensor) and value.is_floating_point()
-    if not is_floating or not value.ndim:
-        return value
+def _moved(value: Tensor, share: float, own: torch.Generator) -> Tensor:
     value = value.detach()
     like = wide(value)
     draw = torch.rand(value.shape, generator=own, dtype=like.dtype, device="cpu")
