@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gradkit import saliency
 from gradkit.cli import main
+from gradkit.cli._saliency_options import baseline
 from mnist_run import check_refused
 
 SUBJECTS = """
@@ -142,6 +145,36 @@ def test_words_through_their_embedding(file: Path, tmp_path: Path) -> None:
     assert arrays["inputs"].dtype == np.int64
     covered = ran(file, "text", tmp_path, "--methods", "occlusion")["occlusion"]
     assert covered.shape == (2, 4)
+
+
+def test_a_pad_id_is_a_baseline(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = subject(file, "text")
+    labels = target.model(target.inputs).argmax(1)
+    expected = saliency.integrated_gradients(
+        target.model, target.inputs, labels, wrt="embedding",
+        baseline=torch.full_like(target.inputs, 2),
+    ).numpy()  # fmt: skip
+    more = ["--methods", "integrated_gradients", "--wrt", "embedding", "--checks"]
+    found = ran(file, "text", tmp_path, *more, "--baseline", "2,")
+    np.testing.assert_allclose(found["integrated_gradients"], expected, atol=1e-6)
+    text = capsys.readouterr().out
+    assert text.startswith("No figure of the maps: the inputs are not pictures;")
+    assert "–: does not apply" in text
+    covered = ran(
+        file, "text", tmp_path, "--methods", "occlusion", "--baseline", "2,"
+    )["occlusion"]  # fmt: skip
+    expected = saliency.occlusion(
+        target.model, target.inputs, labels, window=1, baseline=2
+    ).numpy()
+    np.testing.assert_allclose(covered, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", ["x", "1,y", "ids=", "=", "1;2"])
+def test_no_baselines_are_refused(given: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="neither a number nor"):
+        baseline(given)
 
 
 def test_checks_are_printed_drawn_and_written(

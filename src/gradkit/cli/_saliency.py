@@ -25,8 +25,13 @@ from gradkit.cli._saliency_checks import (
     maps_of,
     title,
 )
-from gradkit.cli._saliency_figures import CHECK_FIGURES, check_files, figure_files
-from gradkit.cli._saliency_options import asked_of, outputs_of, scores_of
+from gradkit.cli._saliency_figures import (
+    CHECK_FIGURES,
+    check_files,
+    figure_files,
+    is_picture,
+)
+from gradkit.cli._saliency_options import asked_of, baseline, outputs_of, scores_of
 from gradkit.cli._target import HELP, load
 from gradkit.errors import GradkitError
 
@@ -156,6 +161,9 @@ def _map_files(
     options: argparse.Namespace,
 ) -> dict[Path, Writer]:
     """Return what draws the maps, where samples and maps are pictures."""
+    if not is_picture(subject.inputs):
+        print("No figure of the maps: the inputs are not pictures; maps.npz has all")
+        return {}
     shown = slice(0, options.samples)
     labels = subject.targets if _are_labels(subject.targets, len(outputs)) else None
     predictions = outputs.argmax(1) if outputs.ndim == 2 else None
@@ -168,8 +176,8 @@ def _map_files(
             scores=scores[shown],
         )
     except (GradkitError, TypeError, KeyError) as error:
-        reason = getattr(error, "message", None) or "the inputs are not one tensor"
-        print(f"No figure of the maps: {reason}")
+        reason = getattr(error, "message", None) or "a map is not one tensor"
+        print(f"No figure of the maps: {reason}; maps.npz has all")
         return {}
     return figure_files(options.out, "maps", figure)
 
@@ -205,7 +213,12 @@ def _parser() -> Parser:
     add("--of", help="an output's key or a submodule, as of= takes it")
     add("--layer", metavar="NAME", help="the submodule that grad_cam weights")
     add("--window", metavar="H,W", help="what occlusion covers, one size per axis")
-    add("--baseline", type=float, default=0.0, help="a number (default: 0)")
+    add(
+        "--baseline", type=baseline, default=0.0, metavar="B",
+        help="a number that fills what the map is over (default: 0); or by the inputs'"
+        " places, as token ids need it: 3, for the pad id 3 of the one input, 3,none"
+        " beside a mask, ids=3 by a key",
+    )  # fmt: skip
     add("--steps", type=whole_number(1), default=50, help="(default: 50)")
     add("--draws", type=whole_number(1), default=50, help="(default: 50)")
     add("--seed", type=whole_number(0), default=0, help="(default: 0)")

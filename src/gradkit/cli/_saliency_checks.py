@@ -40,7 +40,7 @@ class Asked:
     inputs: Any
     objective: Any
     settings: Mapping[str, Mapping[str, Any]]
-    baseline: float = 0.0
+    baseline: Any = 0.0
     seed: int = 0
 
 
@@ -167,6 +167,12 @@ def checks_text(checks: Checks, methods: Sequence[str]) -> str:
         "  correlation: of ranks, with maps of re-drawn weights",
         "  depends: whether the map depends on what was learned",
     ]
+    if any("–" in row for row in rows):
+        lines.append(
+            "  –: does not apply; a gap is of maps that are shares of a difference,"
+            " deletion of maps\n     shaped like the inputs, sensitivity of floating"
+            " inputs"
+        )
     if checks.findings:
         names = ", ".join(map(title, checks.findings))
         lines.append(f"  Not of the model, but of the input or architecture: {names}.")

@@ -14,7 +14,29 @@ from gradkit.cli._command import UsageError
 from gradkit.cli._saliency_checks import Asked
 from gradkit.saliency._field import opened
 
-__all__ = ["asked_of", "outputs_of", "scores_of"]
+__all__ = ["asked_of", "baseline", "outputs_of", "scores_of"]
+
+
+def baseline(text: str) -> Any:
+    """Return a baseline as an option gives it: a number, or one by inputs' places.
+
+    Example:
+        >>> baseline("0.5"), baseline("3,"), baseline("0,none"), baseline("ids=3")
+        (0.5, (3.0,), (0.0, None), {'ids': 3.0})
+    """
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    try:
+        if "=" in text:
+            pairs = (part.split("=") for part in parts)
+            return {key.strip(): float(value) for key, value in pairs}
+        if "," not in text:
+            return float(text)
+        return tuple(None if p.lower() == "none" else float(p) for p in parts)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a number nor numbers by the inputs' places, such as"
+            " 0,none or ids=0"
+        ) from None
 
 
 def outputs_of(subject: Subject, options: argparse.Namespace) -> Tensor:

@@ -240,9 +240,10 @@ def _refuse_different(counts: set[int]) -> None:
 
 
 def _path(field: Field, place: int | None) -> str:
-    inputs = field.call.inputs
-    lone = place is None or len(inputs.tensors) == 1
-    return "baselines" if lone else f"baselines{inputs.tensors[place].path}"
+    tensors = field.call.inputs.tensors
+    if place is None or len(tensors) == 1:
+        return "baselines"
+    return f"baselines{tensors[place].path}"
 
 
 def _reference(value: Any, like: Tensor, name: str) -> Tensor:
