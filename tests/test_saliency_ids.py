@@ -211,6 +211,17 @@ def test_counts_are_followed(count):
         saliency.gradient(model, x, count)
 
 
+class Conv1D(nn.Module):
+    """As GPT-2 has it: a linear layer of the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
 class Sequence(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -229,6 +240,7 @@ class Sequence(nn.Module):
     [
         (nn.Identity(), "Embedding"),
         (nn.Linear(4, 4), "Linear"),
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Conv1D()), "Conv1D"),
         (nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), ""),
     ],
 )
@@ -245,6 +257,13 @@ def test_positions_are_not_taken_for_channels(block, last):
         " channel_sum(gradient_times_input(model, inputs, objective,"
         f" wrt='{wrt}'), axis=-1)"
     )
+
+
+def test_maps_of_convolutions_are_weighted_whatever_else_is_in_them():
+    torch.manual_seed(6)
+    block = nn.Sequential(nn.Conv1d(2, 4, 3), nn.LayerNorm(7))
+    model = nn.Sequential(block, nn.ReLU(), nn.Flatten(), nn.Linear(28, 2))
+    assert saliency.grad_cam(model, torch.rand(3, 2, 9), 0, wrt="0").shape == (3, 1, 7)
 
 
 def test_baselines_that_are_run_need_a_mask_of_their_own(text):

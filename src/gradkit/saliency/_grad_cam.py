@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit.errors import InputError
@@ -12,12 +12,10 @@ from gradkit.saliency._field import open_field
 
 __all__ = ["grad_cam"]
 
-#: Modules that map the last axis, whatever stands before it.
-_FEATURES_LAST = frozenset(
-    {
-        "Embedding", "GRU", "LSTM", "LayerNorm", "Linear", "MultiheadAttention",
-        "NonDynamicallyQuantizableLinear", "RMSNorm", "RNN",
-    }
+#: How the names of modules end that map the last axis, whatever stands before it:
+#: torch's own, and those like them, such as T5LayerNorm. Conv1D is GPT-2's.
+_FEATURES_LAST = (
+    "Conv1D", "Embedding", "GRU", "LSTM", "LayerNorm", "Linear", "RMSNorm", "RNN",
 )  # fmt: skip
 
 
@@ -92,9 +90,10 @@ def grad_cam(
 
 def _refuse_features_last(module: Any, wrt: Any, maps: Tensor) -> None:
     """Refuse layers that have their features last; positions are no channels."""
-    kinds = [type(m).__name__ for m in module.modules() if not list(m.children())]
-    last = [kind for kind in kinds if kind in _FEATURES_LAST]
-    if last and not any("Conv" in kind for kind in kinds):
+    every = list(module.modules())
+    names = [type(m).__name__ for m in every if not list(m.children())]
+    last = [name for name in names if name.endswith(_FEATURES_LAST)]
+    if last and not any(isinstance(m, nn.modules.conv._ConvNd) for m in every):
         raise InputError(
             f"wrt={wrt!r} must return (N, C, *space); it returned {tuple(maps.shape)},"
             f" which {last[-1]} makes with the features last. For one number per"
