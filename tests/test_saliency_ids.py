@@ -45,10 +45,7 @@ def text() -> Text:
     return Text().double()
 
 
-def beside(mask: str) -> str:
-    return f"inputs[0] holds integers and inputs[1] may be {mask}"
-
-
+BESIDE = "inputs[0] holds integers and inputs[1] may be their mask"
 NAMED = "an embedding by its name, wrt='embedding', or an entry of inputs (0, 1)"
 GRADIENTS: list[tuple[str, dict[str, Any]]] = [
     ("gradient", {}),
@@ -64,7 +61,7 @@ GRADIENTS: list[tuple[str, dict[str, Any]]] = [
 def test_a_mask_is_not_explained_unasked(name, options, text):
     method = saliency.METHODS[name]
     given = (IDS, MASK.double())
-    wanted = f"{name}: wrt must say what the map is over, since {beside('their mask')}"
+    wanted = f"{name}: wrt must say what the map is over, since {BESIDE}"
     assert refusal(InputError, lambda: method(text, given, 0, **options)) == (
         f"{wanted}: {NAMED}"
     )
@@ -116,7 +113,7 @@ def test_a_mask_is_not_covered_or_made_noisy_unasked(text):
         InputError,
         lambda: saliency.sensitivity("gradient", text, given, 0, settings=settings),
     ) == (
-        f"sensitivity: noise must name what gets it, since {beside('their mask')}: give"
+        f"sensitivity: noise must name what gets it, since {BESIDE}: give"
         " a tuple or mapping like the inputs, such as (None, 0.02), or {'x': 0.02}"
     )
 
@@ -225,11 +222,8 @@ class Conv1D(nn.Module):
 class Sequence(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        self.embedding, self.block, self.out = (
-            nn.Embedding(7, 4),
-            block,
-            nn.Linear(4, 2),
-        )
+        self.embedding, self.out = nn.Embedding(7, 4), nn.Linear(4, 2)
+        self.block = block
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.out(self.block(self.embedding(ids)).mean(1))

@@ -16,24 +16,24 @@ __all__ = ["public"]
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
 
-#: What other libraries call an argument, and the names that it may have here.
+#: What other libraries call an argument, and its name here, in functions that have it.
 _ELSEWHERE = {
-    "additional_forward_args": ("inputs",),
-    "argnums": ("wrt",),
-    "baseline": ("baselines",),
-    "baselines": ("baseline",),
-    "chunk_size": ("max_memory",),
-    "forward_func": ("model",),
-    "internal_batch_size": ("max_memory",),
-    "layer": ("wrt",),
-    "n_samples": ("draws",),
-    "n_steps": ("steps",),
-    "nt_samples": ("draws",),
-    "sliding_window_shapes": ("window",),
-    "stdevs": ("noise",),
-    "strides": ("stride",),
-    "target": ("objective",),
-    "targets": ("objective",),
+    "additional_forward_args": "inputs",
+    "argnums": "wrt",
+    "baseline": "baselines",
+    "baselines": "baseline",
+    "chunk_size": "max_memory",
+    "forward_func": "model",
+    "internal_batch_size": "max_memory",
+    "layer": "wrt",
+    "n_samples": "draws",
+    "n_steps": "steps",
+    "nt_samples": "draws",
+    "sliding_window_shapes": "window",
+    "stdevs": "noise",
+    "strides": "stride",
+    "target": "objective",
+    "targets": "objective",
 }
 
 
@@ -75,7 +75,7 @@ def _refuse_unknown(function: str, names: set[str], given: Iterable[str]) -> Non
     """Raise Python's own error, with the name that the argument has here, if any."""
     unknown = next(n for n in given if n not in names)
     alike = difflib.get_close_matches(unknown, sorted(names), 1)
-    here = [n for n in (*_ELSEWHERE.get(unknown, ()), *alike) if n in names]
+    here = [n for n in (_ELSEWHERE.get(unknown), *alike) if n in names]
     raise TypeError(
         f"{function}() got an unexpected keyword argument {unknown!r}"
         + (f"; here it is {here[0]!r}" if here else "")

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
-__all__ = ["Leaf", "flatten", "leaves", "map_leaves", "plain"]
+__all__ = ["Leaf", "flatten", "leaves", "map_leaves", "pairs", "plain"]
 
 
 class Leaf(NamedTuple):
@@ -42,12 +42,18 @@ def plain(tree: Any) -> Any:
     return tree
 
 
+def pairs(tree: Any) -> list[tuple[Any, Any]]:
+    """Return the keys, or places, of a mapping or sequence with what stands there."""
+    opened = plain(tree)
+    return list(opened.items() if isinstance(opened, Mapping) else enumerate(opened))
+
+
 def flatten(tree: Any) -> tuple[list[Leaf], Callable[[list[Any]], Any]]:
     """Return the leaves with their paths, and the function that puts back."""
     if isinstance(tree, Tensor):  # the usual case, and a pytree costs time
         return [Leaf("", tree)], lambda values: values[0]
-    pairs, spec = _pytree.tree_flatten_with_path(plain(tree), is_leaf=_is_whole)
-    found = [Leaf(_pytree.keystr(path), value) for path, value in pairs]
+    paths, spec = _pytree.tree_flatten_with_path(plain(tree), is_leaf=_is_whole)
+    found = [Leaf(_pytree.keystr(path), value) for path, value in paths]
 
     def rebuild(values: list[Any]) -> Any:
         return _pytree.tree_unflatten(values, spec)

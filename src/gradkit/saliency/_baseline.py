@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradkit._problem._tree import plain
+from gradkit._problem._tree import pairs
 from gradkit.errors import InputError
 from gradkit.saliency._field import Field
 from gradkit.saliency._points import Point
@@ -179,10 +179,8 @@ def _entries(field: Field, given: Any, name: str = "baseline") -> dict[int | Non
                 argument=name,
             )
         return {whole[0]: given}
-    opened = plain(given)
-    pairs = opened.items() if isinstance(opened, Mapping) else enumerate(opened)
     found: dict[int | None, Any] = {}
-    for key, value in pairs:
+    for key, value in pairs(given):
         places = inputs.keys.get(key)
         if places is None or (value is not None and len(places) != 1):
             known = ", ".join(map(repr, inputs.keys))
@@ -221,10 +219,9 @@ def read_references(field: Field, baselines: Any) -> Point:
         found = dict.fromkeys(field.places, values)
     else:
         found = _entries(field, values, "baselines")
-    pairs = zip(field.places, field.sources, strict=True)
     read = [
         _reference(found.get(place), source, _path(field, place))
-        for place, source in pairs
+        for place, source in zip(field.places, field.sources, strict=True)
     ]
     _refuse_different({len(r) for r in read})
     return read

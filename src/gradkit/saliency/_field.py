@@ -14,7 +14,7 @@ from gradkit._call._request import Request
 from gradkit._guards._walk import nodes_below
 from gradkit._jacobian import arrange, run
 from gradkit._problem._inputs import Inputs, InputTensor
-from gradkit._problem._tree import leaves
+from gradkit._problem._tree import leaves, pairs
 from gradkit.errors import InputError
 from gradkit.saliency._passes import Passes
 from gradkit.saliency._points import Point
@@ -104,12 +104,14 @@ def ids_beside(inputs: Inputs) -> tuple[InputTensor, InputTensor] | None:
     Of a mask, which has two values at most, hardly anybody means to see a map.
     """
     sampled = [t for t in inputs.tensors if t.role == "sample"]
-    masks = [t for t in sampled if t.differentiable and _has_two_values(t.tensor)]
     ids = [
         t for t in sampled
         if t.tensor.ndim > 1 and not t.differentiable and t.tensor.dtype != torch.bool
     ]  # fmt: skip
-    return (ids[0], masks[0]) if ids and masks else None
+    if not ids:  # the usual case, in which nobody need look at the values
+        return None
+    masks = [t for t in sampled if t.differentiable and _has_two_values(t.tensor)]
+    return (ids[0], masks[0]) if masks else None
 
 
 def _has_two_values(values: Tensor) -> bool:
@@ -134,11 +136,9 @@ def _refuse_beside_ids(call: Call) -> None:
 def _names(given: Any) -> list[int | str]:
     """Return the places for which a structure like the inputs has values."""
     first = given[0] if isinstance(given, list) and given else given
-    if isinstance(first, Mapping):
-        return [key for key, value in first.items() if value is not None]
-    if isinstance(first, tuple):
-        return [key for key, value in enumerate(first) if value is not None]
-    return []
+    if not isinstance(first, (tuple, Mapping)):
+        return []
+    return [key for key, value in pairs(first) if value is not None]
 
 
 class Field:
@@ -188,10 +188,9 @@ class Field:
         tensors = self.call.inputs.tensors
         every = [i for i, t in enumerate(tensors) if t.role == "sample"]
         named = [i for n in names for i in self.call.inputs.keys.get(n, ())]
-        usual = [i for i in every if tensors[i].differentiable]
-        if ids_beside(self.call.inputs):
-            usual = []
-        chosen = [i for i in every if i in named] if names else usual or every
+        floating = [i for i in every if tensors[i].differentiable]
+        usual = every if ids_beside(self.call.inputs) else floating or every
+        chosen = [i for i in every if i in named] if names else usual
         if len(chosen) != 1:
             shapes = ", ".join(
                 f"inputs{tensors[i].path} {tuple(tensors[i].tensor.shape)}"

@@ -31,8 +31,8 @@ def gradient(
             with ``wrt``.
         objective: From outputs to ``(N,)``, or a class, or one label per sample.
         wrt: What the map is over: an input, a submodule (its output), or several.
-            ``None`` is every floating input; beside token ids, whose mask it may be,
-            it must be named.
+            ``None`` is every floating input; where one has two values at most beside
+            token ids, whose mask it may be, it must be named.
         of: What the objective is given, as in :func:`gradkit.jacobian`.
         max_memory: As in :func:`gradkit.jacobian`.
 

@@ -43,7 +43,8 @@ def occlusion(
         model: As in :func:`gradient`.
         inputs: As in :func:`gradient`. What is covered is the one floating tensor with
             the samples first, or where there is none the one of integers, or the one
-            that ``baseline`` names. Beside token ids it must be named.
+            that ``baseline`` names. Beside token ids and a floating mask of two values
+            it must be named.
         objective: As in :func:`gradient`; a count, or what is true or false, without a
             derivative, will do. Called once per window, in order, on a whole batch,
             and once on the inputs before.

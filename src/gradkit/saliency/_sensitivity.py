@@ -11,7 +11,7 @@ from torch import Tensor
 from gradkit._call._public import public
 from gradkit._planner import watched
 from gradkit._problem._inputs import Inputs, read_inputs
-from gradkit._problem._tree import flatten
+from gradkit._problem._tree import flatten, pairs
 from gradkit.errors import InputError
 from gradkit.numerics._arguments import whole
 from gradkit.saliency._arguments import (
@@ -54,8 +54,8 @@ def sensitivity(
         inputs: As in :func:`gradient`, with floating tensors, which all get noise.
         objective: As in :func:`gradient`.
         noise: The largest noise, as a share of each sample's range; or numbers in a
-            tuple or mapping like the inputs, ``(0.02, None)``, which names what gets
-            it. Beside integers, such as token ids, it must be named.
+            tuple or mapping like the inputs, ``(None, 0.02)``, which names what gets
+            it. A mask of two values beside token ids gets none unless it is named.
         draws: How many noisy copies.
         seed: Of the noise.
         settings: What ``method`` is called with besides, such as ``{"draws": 20}``.
@@ -141,9 +141,8 @@ def _shares(noise: Any, read: Inputs) -> dict[str, float]:
 
 
 def _named_shares(noise: Any, read: Inputs, floating: list[str]) -> dict[str, float]:
-    pairs = noise.items() if isinstance(noise, Mapping) else enumerate(noise)
     found = {}
-    for key, value in pairs:
+    for key, value in pairs(noise):
         if value is None:
             continue
         paths = [read.tensors[i].path for i in read.keys.get(key, ())]
