@@ -298,3 +298,20 @@ def test_a_foreign_coupling_by_tokens_is_refused_not_passed_on():
     for method in PARAMETER_METHODS:
         with pytest.raises(GradkitError, match="scale_grad_by_freq"):
             gk.parameter_jacobian(layer, tokens, method=method)
+
+
+def test_a_criterion_that_couples_is_refused_whatever_was_proved_of_others():
+    """A proof is remembered per model, and a criterion is no part of the model."""
+    model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+
+    def good(outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def coupled(outputs, targets):
+        return good(outputs - outputs.mean(0), targets)
+
+    for question in (gk.input_gradients, gk.per_sample_gradients):
+        for _ in range(CALLS):
+            question(model, x, gk.objectives.sample_loss(good, y))
+            loss = gk.objectives.sample_loss(coupled, y)
+            assert is_coupled(lambda q=question, o=loss: q(model, x, o))

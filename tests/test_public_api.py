@@ -44,12 +44,17 @@ NAMES = {
     "mnist",
     "numerics",
     "objectives",
+    "open_rows",
     "parameter_jacobian",
     "per_sample_gradients",
     "plots",
+    "quantities",
+    "reduce",
+    "reducers",
     "rules_method",
     "saliency",
     "shared",
+    "stream",
     "testing",
 }
 SIGNATURES = {
@@ -64,6 +69,9 @@ SIGNATURES = {
     "parameter_jacobian": "(model, inputs, *, of=None, parameters=None, seed=None,"
     " method='auto', max_memory=None)",
     "shared": "(tensor)",
+    "stream": "(compute, loader, store, *, identity=None, resume=True, progress=True)",
+    "reduce": "(compute, loader, reducer, *, progress=True)",
+    "open_rows": "(store)",
     "explain": "(function, model, inputs, *args, **kwargs)",
     "batch_consistency": "(model, inputs, *, derivative=None, objective=None,"
     " batch_sizes=(1,))",
@@ -109,7 +117,7 @@ QUESTIONS = (
 )
 SECTIONS = ("Args", "Returns", "Raises", "Cost", "Example", "Source")
 # Optional dependencies, and the old home of torch.func.
-UNWANTED = ("matplotlib", "mlxtend", "zarr", "functorch")
+UNWANTED = ("matplotlib", "mlxtend", "zarr", "fsspec", "functorch")
 
 
 # --- names and signatures -------------------------------------------------------

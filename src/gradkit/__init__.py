@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from gradkit.numerics._consistency_report import BatchConsistencyReport
     from gradkit.numerics._invariant import batch_invariant
     from gradkit.numerics._report import AgreementReport
+    from gradkit.streaming import quantities, reducers
+    from gradkit.streaming._open import open_rows
+    from gradkit.streaming._reduce import reduce
+    from gradkit.streaming._stream import stream
 
 __all__ = [
     "METHODS",
@@ -57,12 +61,17 @@ __all__ = [
     "mnist",
     "numerics",
     "objectives",
+    "open_rows",
     "parameter_jacobian",
     "per_sample_gradients",
     "plots",
+    "quantities",
+    "reduce",
+    "reducers",
     "rules_method",
     "saliency",
     "shared",
+    "stream",
     "testing",
 ]
 
@@ -75,8 +84,13 @@ _LATER = {
     "batch_invariant": "gradkit.numerics._invariant",
     "compare_methods": "gradkit.numerics._agreement",
     "numerics": "gradkit.numerics",
+    "open_rows": "gradkit.streaming._open",
     "plots": "gradkit.plots",
+    "quantities": "gradkit.streaming.quantities",
+    "reduce": "gradkit.streaming._reduce",
+    "reducers": "gradkit.streaming.reducers",
     "saliency": "gradkit.saliency",
+    "stream": "gradkit.streaming._stream",
     "testing": "gradkit.testing",
 }
 

@@ -13,6 +13,7 @@ __all__ = [
     "AgreementError",
     "GradkitError",
     "InputError",
+    "ProcessError",
     "SampleDependenceError",
     "StaleError",
     "UnsupportedModelError",
@@ -70,6 +71,10 @@ class UnsupportedModelError(GradkitError, NotImplementedError):
 
 class AgreementError(GradkitError, AssertionError):
     """Two computations of the same derivative differ by more than rounding."""
+
+
+class ProcessError(GradkitError, RuntimeError):
+    """Another process of the same run has failed, or died."""
 
 
 class StaleError(GradkitError, RuntimeError):

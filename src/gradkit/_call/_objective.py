@@ -14,6 +14,7 @@ from gradkit._guards._independence import refuse_coupling
 from gradkit._guards._walk import nodes_below
 from gradkit.errors import InputError
 from gradkit.objectives import check_objective_values
+from gradkit.objectives._criteria import is_torch_loss
 
 __all__ = ["evaluate"]
 
@@ -83,7 +84,7 @@ def evaluate(
         )
 
     ones = torch.ones_like(values.detach())
-    if batched and not known and (renew or not is_supplied(objective)):
+    if batched and not known and (renew or not _is_proved(objective)):
         refuse_coupling(
             pull,
             ones,
@@ -112,6 +113,15 @@ def is_supplied(objective: Any) -> bool:
     """Whether an objective is one of ``gk.objectives``."""
     module = getattr(objective, "__module__", None) or type(objective).__module__
     return module.startswith("gradkit.objectives")
+
+
+def _is_proved(objective: Any) -> bool:
+    """Whether an objective couples no samples, whatever it is given.
+
+    A criterion of the caller's makes a supplied objective the caller's.
+    """
+    criterion = getattr(objective, "criterion", None)
+    return is_supplied(objective) and (criterion is None or is_torch_loss(criterion))
 
 
 def _lone_output(graph: Graph, *, batched: bool) -> tuple[Tensor, Tensor]:

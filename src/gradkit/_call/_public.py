@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from gradkit._call._request import named
+from gradkit._call._request import named, naming
 from gradkit.errors import InputError
 
-__all__ = ["public"]
+__all__ = ["public", "public_pass"]
 
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
@@ -43,6 +44,18 @@ def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
     Libraries disagree on where a loss and targets go; Python's own message would
     only count arguments.
     """
+    return _wrapped(function, named)
+
+
+def public_pass(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Do the same for a pass over a data set, whose batches are calls of their own."""
+    return _wrapped(function, naming)
+
+
+def _wrapped(
+    function: Callable[Given, Result],
+    naming_it: Callable[[str], AbstractContextManager[None]],
+) -> Callable[Given, Result]:
     kinds = inspect.signature(function).parameters.values()
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in kinds)
     order = ", ".join(p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD)
@@ -51,7 +64,7 @@ def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @wraps(function)
     def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with named(function.__name__):
+        with naming_it(function.__name__):
             if len(args) > most:
                 targets = ""
                 if "objective" in order:

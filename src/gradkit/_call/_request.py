@@ -15,19 +15,28 @@ from gradkit._planner import Planner
 from gradkit._problem._parameters import Parameter
 from gradkit.errors import GradkitError
 
-__all__ = ["Given", "Request", "named"]
+__all__ = ["Given", "Request", "named", "naming"]
 
 
 @contextmanager
 def named(function: str) -> Iterator[None]:
     """Put the public function's name into errors; one call at a time."""
-    with LOCK:
-        try:
-            yield
-        except GradkitError as error:
-            if error.function is None:
-                error.function = function
-            raise
+    with LOCK, naming(function):
+        yield
+
+
+@contextmanager
+def naming(function: str) -> Iterator[None]:
+    """Put the public function's name into errors, where no error has one yet.
+
+    For what lasts for hours and makes calls of its own, each of which is ``named``.
+    """
+    try:
+        yield
+    except GradkitError as error:
+        if error.function is None:
+            error.function = function
+        raise
 
 
 @dataclass(frozen=True)

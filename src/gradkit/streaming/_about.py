@@ -1,0 +1,57 @@
+"""What a pass over a data set depends on, and whether all its processes agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradkit.errors import InputError
+from gradkit.streaming._identity import describe, differences, settings
+from gradkit.streaming._loader import Batches
+
+__all__ = ["about_run", "check_compute", "listed", "refuse_unlike"]
+
+
+def check_compute(compute: Any) -> None:
+    """Refuse what is no function of a batch."""
+    if not callable(compute):
+        raise InputError(
+            "compute must be a function of a batch; got"
+            f" {type(compute).__name__}. gk.quantities has ready-made ones, such as"
+            " gk.quantities.gradient_norm(model)",
+            argument="compute",
+        )
+
+
+def about_run(compute: Any, batches: Batches, identity: Any) -> dict[str, Any]:
+    """Return what rows depend on: the order, the identity and the settings."""
+    if identity is not None and not isinstance(identity, Mapping):
+        raise InputError(
+            "identity must be a mapping from names to models, tensors, functions or"
+            f" plain values; got {type(identity).__name__}",
+            argument="identity",
+        )
+    own = getattr(compute, "identity", None)
+    told: Any = own() if callable(own) else None
+    if identity is not None:
+        told = {**(told or {}), **identity}
+    described = None if told is None else describe(told, "identity")
+    return {"order": batches.order, "identity": described, "settings": settings()}
+
+
+def refuse_unlike(every: list[dict[str, Any]]) -> None:
+    """Refuse processes that would not compute the same rows."""
+    for rank, about in enumerate(every):
+        found = differences(every[0], about)
+        if found:
+            raise InputError(
+                f"all processes must do the same; on rank {rank}, beside rank 0,"
+                f" {listed(found)}",
+                argument="compute",
+            )
+
+
+def listed(found: list[str]) -> str:
+    """Return the first differences in one line."""
+    rest = len(found) - 3
+    return "; ".join(found[:3]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,0 +1,160 @@
+"""A loader's batches given to ``compute`` one by one, without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from gradkit._guards._random import RandomState
+from gradkit.errors import InputError
+from gradkit.streaming._digest import digest_batch
+from gradkit.streaming._loader import Batches, Numbered
+from gradkit.streaming._rows import count_samples
+
+__all__ = ["OneByOne", "Step", "check_size", "one_by_one"]
+
+Read = Callable[[Any, "int | None"], Any]
+
+
+class Step(NamedTuple):
+    """A batch that was passed: its rows, or ``None`` where they were not wanted."""
+
+    number: int
+    last: bool
+    inputs: bytes
+    rows: Any
+
+
+class OneByOne:
+    """``compute`` on the batches of one loader.
+
+    Args:
+        compute: The caller's function.
+        batches: Of the loader.
+        read: Makes of what ``compute`` returned what is wanted of it.
+        drawn: Whether a loader may draw random numbers for its batches.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Any], Any],
+        batches: Batches,
+        read: Read,
+        *,
+        drawn: bool = False,
+    ) -> None:
+        self._compute = compute
+        self._batches = batches
+        self._read = read
+        self._drawn = drawn
+        self._first: Step | None = None
+        self._state: RandomState | None = None
+        self.total = batches.total
+        self.samples = batches.samples
+        self.indexed = batches.indexed
+
+    def first(self) -> Any:
+        """Return the rows of batch 0, which are not computed again.
+
+        Raises:
+            InputError: There is none.
+        """
+        if self._first is None:
+            numbered = self._batches.first()
+            if numbered is None:
+                raise InputError("loader gives no batches", argument="loader")
+            self._first = self._step(numbered)
+        return self._first.rows
+
+    def inputs_of(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """Return the digests of some batches, whose numbers increase."""
+        taken = self._batches.take(numbers)
+        return {n.number: digest_batch(n.batch) for n in taken}
+
+    def steps(
+        self, wanted: Iterable[int], is_wanted: Callable[[int], bool]
+    ) -> Iterator[Step]:
+        """Yield batches in their order, with the rows of those that are wanted.
+
+        Args:
+            wanted: The numbers, increasing; those that a loader need not be gone
+                through for.
+            is_wanted: Says of every batch that passes whether it is.
+        """
+        self._state = None  # since loaders draw when they begin
+        for numbered in self._batches.take(wanted):
+            if self.indexed or is_wanted(numbered.number):
+                yield self._wanted(numbered)
+            else:
+                inputs = digest_batch(numbered.batch)
+                yield Step(numbered.number, numbered.last, inputs, None)
+
+    def _wanted(self, numbered: Numbered) -> Step:
+        if self._first is None or numbered.number:
+            return self._step(numbered)
+        first, self._first = self._first, None
+        if digest_batch(numbered.batch) != first.inputs:
+            raise InputError(
+                "loader gave another batch 0 the second time; what differs from pass to"
+                " pass cannot be gone on with. Draw what is random by a sample's index",
+                argument="loader",
+            )
+        return first._replace(last=numbered.last)
+
+    def _step(self, numbered: Numbered) -> Step:
+        number, batch = numbered.number, numbered.batch
+        count = count_samples(batch)
+        before = self._state or _random_state()
+        # Before compute, which may write to what it is given.
+        inputs = digest_batch(batch)
+        rows = self._read(self._compute(batch), count)
+        self._state = _random_state()
+        moved = before.moved(self._state)
+        if moved and not self._drawn:
+            raise InputError(
+                f"random numbers were drawn ({', '.join(moved)}) at batch {number}, by"
+                " compute or by the loader's data set, so that rows would depend on"
+                " where a run began. Give gradkit's functions a seed; draw what else is"
+                " random, such as augmentation, from a generator that is seeded by the"
+                " sample's index",
+                argument="compute",
+                batch=number,
+            )
+        return Step(number, numbered.last, inputs, rows)
+
+
+def check_size(number: int, last: bool, samples: int, full: int) -> None:
+    """Refuse batches of several sizes: numbers of samples would mean nothing."""
+    if samples > full or not samples or (samples < full and not last):
+        raise InputError(
+            "loader must give batches of one size, of which the last alone may be"
+            f" smaller; batch {number} has {samples} samples, and the first has {full}",
+            argument="loader",
+            batch=number,
+        )
+
+
+def _random_state() -> RandomState:
+    devices = []
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        devices = [torch.device("cuda", torch.cuda.current_device())]
+    return RandomState(devices)
+
+
+@contextmanager
+def one_by_one(
+    compute: Callable[[Any], Any],
+    batches: Batches,
+    read: Read,
+    *,
+    drawn: bool = False,
+) -> Iterator[OneByOne]:
+    """Give ``compute`` on batches; the process's random state is put back after it."""
+    before = _random_state()
+    try:
+        yield OneByOne(compute, batches, read, drawn=drawn)
+    finally:
+        before.restore()

@@ -1,0 +1,298 @@
+"""``reduce``: what ``compute`` says of every sample of a loader, folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradkit._call._public import public_pass
+from gradkit._parameter_jacobian._mapping import ParameterJacobian
+from gradkit.errors import InputError
+from gradkit.streaming._about import about_run, check_compute, refuse_unlike
+from gradkit.streaming._bar import Bar
+from gradkit.streaming._batches import OneByOne, check_size, one_by_one
+from gradkit.streaming._checkpoint import Checkpoint, Progress
+from gradkit.streaming._folder import open_folder
+from gradkit.streaming._loader import read_loader
+from gradkit.streaming._ranks import Ranks, together
+from gradkit.streaming._rows import ALONE, read_rows
+from gradkit.streaming.reducers._checkpointed import Checkpointed
+from gradkit.streaming.reducers._parameters import count_rows
+from gradkit.streaming.reducers._reducer import Place, Reducer
+
+__all__ = ["reduce"]
+
+#: The field of rows that were not formed.
+_PARAMETERS = ""
+
+
+@public_pass
+def reduce(
+    compute: Callable[[Any], Any],
+    loader: Any,
+    reducer: Reducer | Mapping[str, Reducer] | Checkpointed,
+    *,
+    progress: bool = True,
+) -> Any:
+    """Fold what ``compute`` returns for every sample of a data set into one value.
+
+    Nothing is stored, and memory does not depend on the number of samples, but for
+    reducers that say so. Under ``torchrun``, with ``torch.distributed`` initialised,
+    the processes share the batches, and all get the result.
+
+    Args:
+        compute: As in ``gk.stream``. It may also return a ``ParameterJacobian`` with
+            one row per sample, such as ``gk.quantities.gradients(model)`` does, whose
+            rows some reducers need not form.
+        loader: As in ``gk.stream``.
+        reducer: One of ``gk.reducers`` or several by name, or a ``Checkpointed``.
+        progress: Whether to show a bar, on the first process.
+
+    Returns:
+        The reducer's result, in a mapping if ``compute`` returned one; by reducer, if
+        several were given.
+
+    Raises:
+        InputError: ``compute``, ``loader`` or ``reducer`` is not what is needed.
+
+    Cost:
+        ``compute`` once per batch.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model = torch.nn.Linear(3, 2)
+        >>> data = torch.utils.data.TensorDataset(
+        ...     torch.randn(25, 3), torch.arange(25) % 2
+        ... )
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=10)
+        >>> norms = gk.quantities.gradient_norm(model)
+        >>> hardest = gk.reduce(norms, loader, gk.reducers.TopK(2), progress=False)
+        >>> hardest["loss"].samples.shape
+        torch.Size([2])
+        >>> fisher = gk.reduce(
+        ...     gk.quantities.gradients(model),
+        ...     loader,
+        ...     gk.reducers.SecondMoment(),
+        ...     progress=False,
+        ... )
+        >>> {name: tuple(values.shape) for name, values in fisher.items()}
+        {'weight': (2, 3), 'bias': (2,)}
+    """
+    check_compute(compute)
+    kept = reducer if isinstance(reducer, Checkpointed) else None
+    fold = _Fold(_read_reducers(reducer if kept is None else kept.reducer))
+    batches = read_loader(loader)
+    with together() as ranks:
+        with ranks.agreed():
+            identity = None if kept is None else kept.identity
+            about = about_run(compute, batches, identity)
+            about["reducers"] = {n: repr(r) for n, r in fold.reducers.items()}
+            if kept is not None and about["identity"] is None:
+                raise InputError(
+                    "compute does not say what its rows depend on, so that nobody could"
+                    " tell whose checkpoint this is. Pass"
+                    " Checkpointed(..., identity={'model': model, ...})",
+                    argument="reducer",
+                )
+        with ranks.agreed():
+            refuse_unlike(ranks.gather(about))
+        with one_by_one(compute, batches, _read, drawn=kept is None) as computing:
+            keep = None if kept is None else Checkpoint(open_folder(kept.folder), about)
+            every = 0 if kept is None else kept.every
+            return _Pass(computing, fold, ranks, keep, every).run(progress)
+
+
+def _read_reducers(reducer: Any) -> dict[str, Reducer]:
+    several = isinstance(reducer, Mapping)
+    found = {str(k): v for k, v in reducer.items()} if several else {ALONE: reducer}
+    wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
+    if wrong is not None or not found:
+        came = "none" if not found else type(wrong).__name__
+        if isinstance(wrong, type):
+            came = f"the class {wrong.__name__}, which is called to make one"
+        raise InputError(
+            "reducer must be one of gk.reducers, such as gk.reducers.Mean(), or a"
+            f" mapping from names to some; got {came}",
+            argument="reducer",
+        )
+    return found
+
+
+def _read(returned: Any, count: int | None) -> Any:
+    if not isinstance(returned, ParameterJacobian):
+        return read_rows(returned, count)
+    rows = count_rows(returned)
+    if count is not None and rows != count:
+        raise InputError(
+            f"compute must return one row per sample, {count} for this batch; got"
+            f" {rows}",
+            argument="compute",
+        )
+    return {_PARAMETERS: returned}
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Several reducers, each on every field of what ``compute`` returns.
+
+    A state is ``{reducer: {field: state}}``.
+    """
+
+    reducers: dict[str, Reducer]
+
+    def start(self) -> dict[str, Any]:
+        return {name: {} for name in self.reducers}
+
+    def add(self, state: dict[str, Any], rows: dict[str, Any], place: Place) -> None:
+        for name, reducer in self.reducers.items():
+            mine = state[name]
+            if mine and mine.keys() != rows.keys():
+                raise InputError(
+                    "compute must return the same names for every batch; got"
+                    f" {', '.join(rows)} at batch {place.batch}, and {', '.join(mine)}"
+                    " before",
+                    argument="compute",
+                )
+            for field, value in rows.items():
+                held = mine[field] if field in mine else reducer.start()
+                add = reducer.add_parameters if field == _PARAMETERS else reducer.add
+                mine[field] = add(held, value, place)
+
+    def merge(self, state: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, reducer in self.reducers.items():
+            mine, theirs = state[name], other[name]
+            found[name] = {
+                field: reducer.merge(
+                    mine.get(field, reducer.start()), theirs.get(field, reducer.start())
+                )
+                for field in {**mine, **theirs}
+            }
+        return found
+
+    def result(self, state: dict[str, Any]) -> Any:
+        results = {}
+        for name, reducer in self.reducers.items():
+            found = {field: reducer.result(s) for field, s in state[name].items()}
+            lone = list(found) in ([ALONE], [_PARAMETERS])
+            results[name] = next(iter(found.values())) if lone else found
+        return results[ALONE] if list(results) == [ALONE] else results
+
+
+class _Pass:
+    """One pass over the batches that are not done yet."""
+
+    def __init__(
+        self,
+        computing: OneByOne,
+        fold: _Fold,
+        ranks: Ranks,
+        checkpoint: Checkpoint | None,
+        every: int,
+    ) -> None:
+        self._computing = computing
+        self._fold = fold
+        self._ranks = ranks
+        self._checkpoint = checkpoint
+        self._every = every
+
+    def run(self, shown: bool) -> Any:
+        with self._ranks.agreed():
+            before = self._earlier() if self._ranks.first else None
+        told = None if before is None else (self._run, before.batch, before.done)
+        self._run, batch, done = self._ranks.share(told)
+        # What was done before is the first process's to bring in.
+        mine = before or Progress.none(self._fold.start())
+        mine.batch = batch
+        with self._ranks.agreed():
+            self._go(mine, Progress(None, done.clone()), Bar(self._ranks, shown=shown))
+        with self._ranks.agreed():
+            return self._together(mine.state)
+
+    # -- what was done before -----------------------------------------------------
+
+    @property
+    def _run(self) -> int:
+        return 0 if self._checkpoint is None else self._checkpoint.run
+
+    @_run.setter
+    def _run(self, number: int) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.join(number)
+
+    def _earlier(self) -> Progress:
+        """Return what earlier runs did, and begin this one."""
+        found = None
+        if self._checkpoint is not None:
+            found = self._checkpoint.read(self._fold.merge)
+        if found is None:
+            found = Progress.none(self._fold.start())
+        elif found.inputs is not None and self._computing.indexed:
+            self._compare(*found.inputs)
+        found.batch = found.batch or _count(self._computing.first())
+        if self._checkpoint is not None:
+            self._checkpoint.begin(found)
+        return found
+
+    def _compare(self, number: int, told: str) -> None:
+        now = self._computing.inputs_of([number]).get(number, b"").hex()
+        if now != told:
+            raise InputError(
+                f"loader's batch {number} is not the one that the checkpoint has: these"
+                " are other data, or they come in another order",
+                argument="loader",
+                batch=number,
+            )
+
+    # -- what is left -------------------------------------------------------------
+
+    def _go(self, mine: Progress, before: Progress, bar: Bar) -> None:
+        def is_wanted(number: int) -> bool:
+            share = number % self._ranks.count == self._ranks.rank
+            return share and not before.has(number)
+
+        numbers = [n for n in range(self._computing.total or 0) if is_wanted(n)]
+        total = None if self._computing.total is None else len(numbers)
+        unwritten = 0
+        with bar.of("reducing", total, "batches") as shown:
+            for step in self._computing.steps(numbers, is_wanted):
+                self._ranks.check()
+                if step.rows is None:
+                    continue
+                check_size(step.number, step.last, _count(step.rows), mine.batch)
+                place = Place(step.number, step.number * mine.batch)
+                self._fold.add(mine.state, step.rows, place)
+                mine.mark(step.number)
+                mine.inputs = mine.inputs or (step.number, step.inputs.hex())
+                unwritten += 1
+                if unwritten == self._every:
+                    unwritten = self._write(mine)
+                shown.update()
+        if unwritten:
+            self._write(mine)
+
+    def _write(self, mine: Progress) -> int:
+        """Keep what is done; return how many batches are not kept."""
+        if self._checkpoint is not None:
+            self._checkpoint.write(mine, self._ranks.rank)
+        return 0
+
+    # -- the end ------------------------------------------------------------------
+
+    def _together(self, state: Any) -> Any:
+        """Return the result of all processes' states, one after the other."""
+        for source in range(1, self._ranks.count):
+            other = self._ranks.pass_on(state, source)
+            if self._ranks.first:
+                state = self._fold.merge(state, other)
+        return self._ranks.share(
+            self._fold.result(state) if self._ranks.first else None
+        )
+
+
+def _count(rows: dict[str, Any]) -> int:
+    """Return the samples of one batch's rows."""
+    value = next(iter(rows.values()))
+    return count_rows(value) if isinstance(value, ParameterJacobian) else len(value)

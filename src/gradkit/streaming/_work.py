@@ -1,0 +1,255 @@
+"""The chunks of a store, shared among the processes of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+from gradkit.errors import InputError
+from gradkit.streaming._bar import Bar
+from gradkit.streaming._batches import OneByOne, Step, check_size
+from gradkit.streaming._manifest import Field
+from gradkit.streaming._ranks import Ranks
+from gradkit.streaming._store import Computed, Store
+
+__all__ = ["Work"]
+
+
+class Work:
+    """All that is left to do on a store, and this process's part of it.
+
+    Args:
+        store: Its metadata are written.
+        computing: ``compute`` on the loader's batches.
+        ranks: The processes of the run.
+        bar: Shows how far this one is.
+    """
+
+    def __init__(
+        self, store: Store, computing: OneByOne, ranks: Ranks, bar: Bar
+    ) -> None:
+        self._store = store
+        self._computing = computing
+        self._ranks = ranks
+        self._bar = bar
+        self._per_chunk = store.manifest.per_chunk
+        #: One past the number of the last batch, once it is known.
+        self._end = computing.total
+        self._whole: set[int] = set()
+        self._mine: set[int] | None = None
+        self._journal: set[int] = set()
+        self._pool: Executor
+        self._writing: Future[None] | None = None
+        #: Batches of chunks that are not complete yet.
+        self._held: dict[int, dict[int, Computed]] = {}
+
+    def run(self) -> None:
+        """Do what is left; at the end every chunk is there, and nothing else."""
+        with self._ranks.agreed():
+            self._whole = self._checked()
+        with self._ranks.agreed():
+            if self._ranks.first:
+                self._check_inputs()
+        with self._ranks.agreed():
+            self._share_out()
+            self._compute()
+        ends = self._ranks.gather(self._end)
+        with self._ranks.agreed():
+            if self._ranks.first:
+                self._finish(ends)
+
+    # -- what is there ------------------------------------------------------------
+
+    def _checked(self) -> set[int]:
+        """Return the chunks that are complete and as they were written."""
+        recorded = self._ranks.share(self._store.recorded() if self._ranks.first else 0)
+        mine = recorded[self._ranks.rank :: self._ranks.count]
+        with self._bar.of("checking what is stored", len(mine), "chunks") as bar:
+            damaged = []
+            for chunk in mine:
+                if not self._store.is_whole(chunk):
+                    damaged.append(chunk)
+                bar.update()
+        return set(recorded).difference(*self._ranks.gather(damaged))
+
+    def _check_inputs(self) -> None:
+        """Refuse other data than the store's, as far as two batches tell."""
+        if not self._computing.indexed:
+            return  # all batches will pass by
+        there = [chunk * self._per_chunk for chunk in self._whole]
+        there += self._store.journalled()
+        if there:
+            numbers = dict.fromkeys([min(there), max(there)])
+            for number, inputs in self._computing.inputs_of(numbers).items():
+                self._compare(number, inputs)
+
+    def _compare(self, number: int, inputs: bytes) -> None:
+        chunk, place = divmod(number, self._per_chunk)
+        record = self._store.record(chunk) if chunk in self._whole else None
+        noted = self._store.noted(number) if record is None else None
+        told = None if noted is None else noted.inputs
+        if record is not None:
+            told = record.inputs[place] if place < len(record.inputs) else b""
+        if told not in (None, inputs):
+            raise InputError(
+                f"loader's batch {number} is not the one that store"
+                f" {self._store.folder.address} has rows of: these are other data, or"
+                " they come in another order. Name another folder, or give the data as"
+                " they were",
+                argument="loader",
+                batch=number,
+            )
+
+    # -- what is to do ------------------------------------------------------------
+
+    def _share_out(self) -> None:
+        """Say which chunks are this process's."""
+        self._journal = self._store.journalled()
+        if self._computing.total is not None:
+            count = -(-self._computing.total // self._per_chunk)
+            pending = [c for c in range(count) if c not in self._whole]
+            self._mine = set(pending[self._ranks.rank :: self._ranks.count])
+
+    def _is_mine(self, chunk: int) -> bool:
+        if self._mine is not None:
+            return chunk in self._mine
+        return (
+            chunk not in self._whole and chunk % self._ranks.count == self._ranks.rank
+        )
+
+    def _compute(self) -> None:
+        with (
+            ThreadPoolExecutor(1, "gradkit-writer") as self._pool,
+            self._bar.of("streaming", self._samples(), "rows") as bar,
+        ):
+            steps = self._computing.steps(self._wanted(), self._is_wanted)
+            for step in steps:
+                self._ranks.check()
+                if step.last:
+                    self._end = step.number + 1
+                if step.rows is not None:
+                    bar.update(self._take(step))
+                elif self._ranks.first:
+                    self._compare(step.number, step.inputs)
+                self._settle(self._chunk(step.number))
+            self._written()
+        if self._held or self._mine:
+            raise InputError(
+                "loader ended before the batches that its length promises; the next"
+                f" would have been of chunk {min(self._held or self._mine or [0])}",
+                argument="loader",
+            )
+
+    def _samples(self) -> int | None:
+        """Return how many samples are left to this process, nearly."""
+        if self._mine is None:
+            return None
+        rows = len(self._mine) * self._store.manifest.chunk
+        return min(rows, self._store.manifest.samples or rows)
+
+    def _chunk(self, number: int) -> int:
+        return number // self._per_chunk
+
+    def _wanted(self) -> Iterator[int]:
+        """Yield the batches that this process computes, if all is known before."""
+        for chunk in sorted(self._mine or ()):
+            for number in self._numbers(chunk):
+                if not self._recalled(number):
+                    yield number
+            self._settle(chunk)
+
+    def _is_wanted(self, number: int) -> bool:
+        return self._is_mine(self._chunk(number)) and not self._recalled(number)
+
+    def _numbers(self, chunk: int) -> range:
+        first = chunk * self._per_chunk
+        last = first + self._per_chunk
+        return range(first, last if self._end is None else min(last, self._end))
+
+    def _recalled(self, number: int) -> bool:
+        """Whether the journal has a batch, which is then held."""
+        found = self._store.noted(number) if number in self._journal else None
+        if found is not None:
+            self._hold(number, found)
+        return found is not None
+
+    def _hold(self, number: int, batch: Computed) -> None:
+        self._held.setdefault(self._chunk(number), {})[number] = batch
+
+    def _take(self, step: Step) -> int:
+        """Keep a computed batch, at once where it can be found again."""
+        manifest = self._store.manifest
+        for name in {**manifest.fields, **step.rows}:
+            kinds = manifest.fields.get(name), step.rows.get(name)
+            came = None if kinds[1] is None else Field.of(kinds[1])
+            if came != kinds[0]:
+                raise InputError(
+                    f"compute must return the same for every batch; at batch"
+                    f" {step.number}, {name!r} is {_shown(came)}, and it is"
+                    f" {_shown(kinds[0])} in the store",
+                    argument="compute",
+                    batch=step.number,
+                )
+        batch = Computed.of(step.rows, step.inputs)
+        check_size(step.number, step.last, batch.samples, manifest.batch)
+        self._hold(step.number, batch)
+        if self._per_chunk > 1:
+            self._store.note(step.number, batch)
+        return batch.samples
+
+    def _settle(self, chunk: int) -> None:
+        """Write a chunk if all its batches are there."""
+        held = self._held.get(chunk, {})
+        numbers = self._numbers(chunk)
+        if held and len(held) == len(numbers):
+            del self._held[chunk]
+            if self._mine is not None:
+                self._mine.discard(chunk)
+            self._written()
+            batches = [held[number] for number in numbers]
+            self._writing = self._pool.submit(self._store.write, chunk, batches)
+            if self._per_chunk == 1:
+                # Nothing else has the batch yet, and no second one may be lost.
+                self._written()
+
+    def _written(self) -> None:
+        """Wait for the chunk that is being written; raise what that raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    # -- the end ------------------------------------------------------------------
+
+    def _finish(self, ends: list[Any]) -> None:
+        (end, *others) = ends
+        if any(other != end for other in others):
+            raise InputError(
+                "loader must give every process the same batches; they got"
+                f" {', '.join(map(str, ends))} of them",
+                argument="loader",
+            )
+        manifest = self._store.manifest
+        chunks = -(-end // self._per_chunk)
+        record = self._store.record(chunks - 1)
+        if self._store.recorded() != list(range(chunks)) or record is None:
+            raise InputError(
+                f"store {self._store.folder.address} does not hold what was written to"
+                " it: something else removes or adds files there",
+                argument="store",
+            )
+        samples = (chunks - 1) * manifest.chunk + record.samples
+        if manifest.samples not in (None, samples):
+            raise InputError(
+                f"loader promised {manifest.samples} samples, and gave {samples}",
+                argument="loader",
+            )
+        if manifest.samples is None:
+            whole = dataclasses.replace(manifest, samples=samples)
+            Store(self._store.folder, whole).write_metadata()
+        self._store.tidy()
+
+
+def _shown(field: Field | None) -> str:
+    return "not there" if field is None else f"{field.dtype} {field.shape} a sample"

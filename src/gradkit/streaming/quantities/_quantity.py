@@ -1,0 +1,63 @@
+"""A quantity: a function of a batch that can say what its rows depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradkit._call._request import named
+from gradkit.streaming.quantities._batch import Batch, read_batch
+from gradkit.streaming.quantities._given import Given
+
+__all__ = ["Quantity"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantity:
+    """A function of a batch that gives one row per sample, for ``gk.stream``.
+
+    The functions of this module make them. Parameters, buffers, flags, random state
+    and the batch are as before every call; the model is as it is at the call, in the
+    mode that it is in.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.streaming import quantities
+        >>> quantity = quantities.loss(torch.nn.Linear(3, 2))
+        >>> quantity
+        loss(Linear)
+        >>> quantity((torch.zeros(5, 3), torch.tensor([0, 1, 1, 0, 1]))).shape
+        torch.Size([5])
+        >>> sorted(k for k, v in quantity.identity().items() if v is not None)
+        ['criterion', 'method', 'model', 'quantity']
+    """
+
+    #: The name of the function that made it.
+    name: str
+    _given: Given = field(repr=False)
+    _compute: Callable[[Given, Batch], Any] = field(repr=False)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the rows of a batch's samples: ``(N, ...)``, or some by name.
+
+        Raises:
+            InputError: The batch is not what the quantity can be had of.
+        """
+        # What a stream stores may be computed with later: no inference tensors.
+        with named(self.name), torch.inference_mode(False):
+            return self._compute(self._given, read_batch(batch, self._given.split))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the rows, by name: models, functions, plain values."""
+        return {"quantity": self.name, **self._given.identity()}
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(_kind(model) for model in self._given.models)
+        return f"{self.name}({f'[{kinds}]' if self._given.several else kinds})"
+
+
+def _kind(model: Any) -> str:
+    return getattr(model, "__name__", type(model).__name__)
