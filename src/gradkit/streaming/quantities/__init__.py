@@ -12,8 +12,9 @@
 `noise_scale` takes a loader as well, and gives the batch size at which noise and
 gradient are even.
 
-Each of the others takes a model and gives a ``Quantity``, which takes batches as loaders give them:
-``(inputs, targets)``, ``{"input_ids": ..., "labels": ...}``, or what ``split=`` reads.
+Each of the others takes a model and gives a ``Quantity``, which takes batches as
+loaders give them: ``(inputs, targets)``, ``{"input_ids": ..., "labels": ...}``, or what
+``split=`` reads.
 """
 
 from gradkit.streaming.quantities._gradients import gradient_norm, gradients
