@@ -214,6 +214,52 @@ def test_maps_of_zeros_have_a_scale_and_sparse_ones_their_largest() -> None:
     assert {"±1.0", "±0.020"} <= set(texts(figure))
 
 
+# --- ranked samples ---------------------------------------------------------------
+
+
+def test_ranked_samples_are_drawn_in_their_order() -> None:
+    images = torch.rand(13, 2, 3)
+    values = [13.0 - n for n in range(13)]
+    figure = plots.ranked_samples(
+        images,
+        values,
+        samples=range(100, 113),
+        name="norm",
+        title="The hardest",
+        labels=[n % 5 for n in range(13)],
+        predictions=[1] * 13,
+    )
+    drawn = [shown(image) for image in images_of(figure)]
+    scaled = images.double().numpy()
+    assert np.allclose(drawn, scaled, atol=0.02) or np.allclose(drawn, scaled)
+    written = texts(figure)
+    assert [t for t in written if t in map(str, range(100, 113))] == [
+        str(n) for n in range(100, 113)
+    ]
+    assert {"The hardest", "norm", "sample", "true → guess", "13", "4.0"} < set(written)
+    assert colours_of(figure, "1 → 1") == ["#000000"] * 3
+    assert colours_of(figure, "2 → 1") == ["#b2182b"] * 3
+
+
+def test_ranked_samples_need_no_classes_and_refuse_other_counts() -> None:
+    figure = plots.ranked_samples(torch.rand(2, 9), [2.0, 1.0], samples=[4, 7])
+    assert {"value", "sample"} < set(texts(figure))
+    assert not any("→" in text or text == "class" for text in texts(figure))
+    figure = plots.ranked_samples(
+        torch.rand(2, 9), [2.0, 1.0], samples=[4, 7], labels=[1, 0]
+    )
+    assert "class" in texts(figure)
+    for given in (
+        {"values": [1.0], "samples": [4, 7]},
+        {"values": [1.0, 2.0], "samples": [4]},
+        {"values": [1.0, 2.0], "samples": [4, 7], "labels": [1]},
+    ):
+        with pytest.raises(InputError, match=r"plots.ranked_samples: \w+ must be one"):
+            plots.ranked_samples(torch.rand(2, 9), **given)
+    with pytest.raises(InputError, match="images must hold 1 to 50 samples"):
+        plots.ranked_samples(torch.rand(51, 9), range(51), samples=range(51))
+
+
 # --- rows of a Jacobian -----------------------------------------------------------
 
 

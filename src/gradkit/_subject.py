@@ -20,7 +20,8 @@ class Subject:
         model: An ``nn.Module`` or a callable.
         inputs: Inputs for it, samples first: a tensor, a sequence or a mapping.
         targets: Labels or the like, for commands that show them.
-        objective: From outputs to one number per sample.
+        objective: From outputs to one number per sample; for commands that stream,
+            from a batch's targets to such a function.
         loader: Batches of a whole data set, for commands that stream.
 
     Example:

@@ -29,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("check", "compare methods, and a batch with its parts", "_check"),
     Command("mnist", "train on real digits and take every gradient", "_mnist"),
     Command("saliency", "maps of a model, and what checks say of them", "_saliency"),
+    Command("stream", "a quantity of every sample of a data set, stored", "_stream"),
 )
 
 
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
           check       compare methods, and a batch with its parts
           mnist       train on real digits and take every gradient
           saliency    maps of a model, and what checks say of them
+          stream      a quantity of every sample of a data set, stored
         <BLANKLINE>
         gradkit COMMAND --help says what a command takes.
         0

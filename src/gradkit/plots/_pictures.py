@@ -67,9 +67,11 @@ def numbers(value: Any, place: str) -> Tensor:
     return values
 
 
-def read_images(images: Any, argument: str = "images") -> np.ndarray:
+def read_images(
+    images: Any, argument: str = "images", count: int = _SAMPLES
+) -> np.ndarray:
     """Return pictures of one channel ``(N, H, W)``, or in colour ``(N, H, W, 3)``."""
-    batch = _channels(images, argument, _SAMPLES)
+    batch = _channels(images, argument, count)
     if batch.shape[1] == 1:
         return batch[:, 0].numpy()
     if batch.shape[1] != 3:
