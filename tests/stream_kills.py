@@ -54,7 +54,9 @@ def stream(store: Path, begun: Path | None = None) -> None:
         x, y = batch
         loss = gk.objectives.sample_loss(F.cross_entropy, y)
         rows = gk.per_sample_gradients(network, x, loss)
-        return {"loss": rows.objective_values, "gradient": rows.flat()}
+        values = rows.objective_values
+        assert values is not None, "there is an objective"
+        return {"loss": values, "gradient": rows.flat()}
 
     gk.stream(compute, loader(), store, identity={"model": network}, progress=False)
 

@@ -478,6 +478,20 @@ def some_curves(samples: int = 2, methods: int = 2, **cast: Any) -> tuple[Any, .
     return (found,), {"title": "Scores"}
 
 
+def some_ranked(samples: int = 2, methods: int = 2, **cast: Any) -> tuple[Any, ...]:
+    count = samples * methods
+    images, values = torch.rand(count, 36).to(**cast), torch.rand(count).to(**cast)
+    labels = torch.arange(count)
+    long = "a quantity with a name that goes on and on"
+    return (images[:50], values[:50]), {
+        "samples": labels[:50],
+        "labels": labels[:50] % 10,
+        "predictions": (labels[:50] + 1) % 10,
+        "name": long,
+        "title": f"{long}, of samples that were found to have the largest of all",
+    }
+
+
 def some_cascade(samples: int = 2, methods: int = 2, **cast: Any) -> tuple[Any, ...]:
     found = {}
     for k in range(methods):
@@ -492,6 +506,7 @@ FIGURES: dict[str, tuple[Callable[..., Figure], Callable[..., Any]]] = {
     "saliency_grid": (plots.saliency_grid, some_grid),
     "jacobian_rows": (plots.jacobian_rows, some_rows),
     "curves": (plots.curves, some_curves),
+    "ranked_samples": (plots.ranked_samples, some_ranked),
     "randomization_cascade": (plots.randomization_cascade, some_cascade),
 }
 every_figure = pytest.mark.parametrize("name", sorted(FIGURES))

@@ -63,7 +63,7 @@ def test_rows_are_what_a_loop_over_samples_computes(tmp_path: Path) -> None:
     network = model().double()
     x, y = data()[0].double(), data()[1]
 
-    def compute(batch: Any) -> dict[str, Tensor]:
+    def compute(batch: Any) -> dict[str, Any]:
         loss = gk.objectives.sample_loss(F.cross_entropy, batch[1])
         rows = gk.per_sample_gradients(network, batch[0], loss)
         return {"loss": rows.objective_values, **rows.to_dict()}
@@ -190,6 +190,16 @@ class Process(Own):
         return iter(random.sample(range(SAMPLES), SAMPLES))
 
 
+class Parts(Dataset[list[Tensor]]):
+    """Data that come in batches already."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        return [data()[0][5 * index : 5 * index + 5]]
+
+
 class Counting(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         return iter(data()[0])
@@ -211,9 +221,7 @@ LOADERS = {
         TensorDataset(*data()),
         batch_sampler=BatchSampler(SequentialSampler(range(20, 0, -1)), 5, False),
     ),
-    "without batching": lambda: DataLoader(
-        [[data()[0][i : i + 5]] for i in range(0, SAMPLES, 5)], batch_size=None
-    ),
+    "without batching": lambda: DataLoader(Parts(), batch_size=None),
     "workers": lambda: loader(
         shuffle=True, generator=seeded(), num_workers=2, prefetch_factor=3
     ),
@@ -338,7 +346,7 @@ def test_a_parameter_jacobian_is_refused_with_its_size(tmp_path: Path) -> None:
         (lambda: loader(shuffle=True), ["RandomSampler", "torch.Generator()"]),
         (lambda: loader(sampler=Process()), ["Process draws from random"]),
         (
-            lambda: loader(sampler=DistributedSampler(range(9), 2, 0)),
+            lambda: loader(sampler=DistributedSampler(Noisy(), 2, 0)),
             ["DistributedSampler", "plain DataLoader"],
         ),
         (lambda: torch.zeros(3, 2), ["got Tensor", "x.split(100)"]),

@@ -11,12 +11,14 @@ from torch import Tensor
 from gradkit.plots._pictures import read_entries, read_images
 from gradkit.plots._sheet import (
     INK,
+    POINTS,
     TITLE_POINTS,
     WIDTH,
     WRONG,
     Sheet,
     drawing,
     number,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +87,9 @@ def ranked_samples(
     height = _PICTURE + len(lines) * _LINE + 0.1
     top = _TITLE if title else 0.08
     sheet = Sheet(WIDTH, top + math.ceil(count / _COLUMNS) * height)
-    sheet.text(_LEFT, 0.08, title, size=TITLE_POINTS)
+    # Titles are larger than what text is measured at.
+    (short,) = wrapped(title, (WIDTH - _LEFT) * POINTS / TITLE_POINTS, 1)
+    sheet.text(_LEFT, 0.08, short, size=TITLE_POINTS)
     for n, picture in enumerate(pictures):
         row, column = divmod(n, _COLUMNS)
         left, down = _LEFT + column * _PITCH, top + row * height
@@ -108,7 +112,8 @@ def _lines(
     black = ["black"] * count
     ranks = [number(v) for v in read_entries(values, "values", count)]
     places = [str(int(v)) for v in read_entries(samples, "samples", count)]
-    lines = [("sample", places, black), (name, ranks, black)]
+    (short,) = wrapped(name, _LEFT - 0.15, 1)
+    lines = [("sample", places, black), (short, ranks, black)]
     if labels is None:
         return lines
     true = read_entries(labels, "labels", count)
