@@ -40,8 +40,16 @@ class Folder(Protocol):
         """
         ...
 
+    def append(self, name: str, data: bytes) -> None:
+        """Put ``data`` after what stands under a name, maybe in part at a death."""
+        ...
+
+    def appended(self, name: str) -> bytes:
+        """Return all that was appended to a name, nothing if it is not there."""
+        ...
+
     def delete(self, name: str) -> None:
-        """Remove a name; one that is not there is no error."""
+        """Remove a name, or what was appended to it; not to be there is no error."""
         ...
 
     def names(self, prefix: str) -> list[str]:
@@ -76,16 +84,30 @@ class LocalFolder:
         place = f"{self.address}/{name}"
         partial = f"{self.address}/{SCRATCH}/{uuid.uuid4().hex}{PARTIAL}"
         try:
-            for folder in (os.path.dirname(partial), os.path.dirname(place)):
-                if folder not in self._made:
-                    os.makedirs(folder, exist_ok=True)
-                    self._made.add(folder)
-            _write_whole(partial, data, durable)
+            self._make(os.path.dirname(partial))
+            _write_whole(partial, data, os.O_EXCL, durable=durable)
+            self._make(os.path.dirname(place))
             os.replace(partial, place)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
             raise _unwritable(error, place) from error
+
+    def append(self, name: str, data: bytes) -> None:
+        place = f"{self.address}/{name}"
+        try:
+            self._make(os.path.dirname(place))
+            _write_whole(place, data, os.O_APPEND)
+        except OSError as error:
+            raise _unwritable(error, place) from error
+
+    def appended(self, name: str) -> bytes:
+        return self.read(name) or b""
+
+    def _make(self, folder: str) -> None:
+        if folder not in self._made:
+            os.makedirs(folder, exist_ok=True)
+            self._made.add(folder)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -111,8 +133,8 @@ class LocalFolder:
         self._made.clear()
 
 
-def _write_whole(path: str, data: bytes, durable: bool) -> None:
-    stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _write_whole(path: str, data: bytes, how: int, *, durable: bool = False) -> None:
+    stream = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
     try:
         rest = memoryview(data)
         while rest:
@@ -183,9 +205,17 @@ class RemoteFolder:
         self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
         self._files.pipe_file(place, data)
 
+    def append(self, name: str, data: bytes) -> None:
+        # Objects cannot grow: each part is one, in a folder of the name.
+        self.write(f"{name}/{len(self.names(name)):09d}", data)
+
+    def appended(self, name: str) -> bytes:
+        found = (self.read(f"{name}/{part}") for part in self.names(name))
+        return b"".join(part for part in found if part is not None)
+
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(self._place(name))
+            self._files.rm(self._place(name), recursive=True)
 
     def names(self, prefix: str) -> list[str]:
         self._files.invalidate_cache()

@@ -33,7 +33,7 @@ _METADATA = "zarr.json"
 # so many that processes can share them.
 _CHUNK_BYTES = 2**20
 _MOST_BATCHES = 256
-_LEAST_CHUNKS = 64
+_LEAST_CHUNKS = 32
 
 #: What holds the values of dtypes that numpy and Zarr do not have.
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}

@@ -138,10 +138,8 @@ class Store:
         inputs += [bytes(SIZE)] * (self.manifest.per_chunk - len(batches))
         record = b"".join([self._digest, samples, *inputs, *digests])
         self.folder.write(_record_name(chunk), _with_crc(record), durable=True)
-        first = chunk * self.manifest.per_chunk
         if self.manifest.per_chunk > 1:
-            for number in range(first, first + len(batches)):
-                self.folder.delete(_journal_name(number))
+            self.folder.delete(_journal_name(chunk))
 
     def _name(self, field: str, chunk: int) -> str:
         places = [str(chunk), *("0" for _ in self.manifest.fields[field].shape)]
@@ -149,33 +147,51 @@ class Store:
 
     # -- the journal --------------------------------------------------------------
 
-    def journalled(self) -> set[int]:
-        """Return the numbers of the batches that the journal may hold."""
-        names = self.folder.names(SCRATCH)
-        return {int(name) for name in names if name.isdecimal()}
+    def noted(self, chunk: int) -> dict[int, Computed]:
+        """Return the batches of a chunk that a run kept before it died, by number."""
+        found: dict[int, Computed] = {}
+        rest = memoryview(self.folder.appended(_journal_name(chunk)))
+        while (entry := self._entry(rest)) is not None:
+            number, batch, size = entry
+            found[number] = batch
+            rest = rest[size:]
+        if rest:  # what was not written to its end; nothing may come after it
+            self.folder.delete(_journal_name(chunk))
+            for number, batch in found.items():
+                self.note(number, batch)
+        return found
 
     def note(self, number: int, batch: Computed) -> None:
         """Keep a batch until its chunk is complete."""
         data = b"".join([
             self._digest,
+            number.to_bytes(SIZE, "little"),
             batch.samples.to_bytes(SIZE, "little"),
             batch.inputs,
             *batch.rows.values(),
         ])  # fmt: skip
-        self.folder.write(_journal_name(number), data + digest_bytes(data))
+        name = _journal_name(number // self.manifest.per_chunk)
+        self.folder.append(name, data + digest_bytes(data))
 
-    def noted(self, number: int) -> Computed | None:
-        """Return a batch from the journal; ``None`` if it is damaged or another's."""
-        data = self.folder.read(_journal_name(number)) or b""
-        body, told = data[:-SIZE], data[-SIZE:]
-        if digest_bytes(body) != told or body[:SIZE] != self._digest:
+    def journalled(self) -> list[int]:
+        """Return the numbers of the chunks that have a journal."""
+        names = self.folder.names(SCRATCH)
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _entry(self, data: memoryview) -> tuple[int, Computed, int] | None:
+        """Return the batch that a journal begins with, and the bytes it takes."""
+        if len(data) < 5 * SIZE or data[:SIZE] != self._digest:
             return None
-        samples = int.from_bytes(body[SIZE : 2 * SIZE], "little")
-        rows, at = {}, 3 * SIZE
+        number = int.from_bytes(data[SIZE : 2 * SIZE], "little")
+        samples = int.from_bytes(data[2 * SIZE : 3 * SIZE], "little")
+        inputs, rows, at = bytes(data[3 * SIZE : 4 * SIZE]), {}, 4 * SIZE
         for name, field in self.manifest.fields.items():
-            rows[name] = body[at : at + samples * field.row_bytes]
-            at += samples * field.row_bytes
-        return Computed(samples, body[2 * SIZE : 3 * SIZE], rows)
+            size = samples * field.row_bytes
+            rows[name] = bytes(data[at : at + size])
+            at += size
+        if digest_bytes(data[:at]) != data[at : at + SIZE]:
+            return None
+        return number, Computed(samples, inputs, rows), at + SIZE
 
 
 def find_manifest(folder: Folder) -> Manifest | None:
@@ -212,8 +228,8 @@ def _record_name(chunk: int) -> str:
     return f"{CHUNKS}/c/{chunk}/0"
 
 
-def _journal_name(number: int) -> str:
-    return f"{SCRATCH}/{number}"
+def _journal_name(chunk: int) -> str:
+    return f"{SCRATCH}/{chunk}"
 
 
 def _with_crc(data: bytes) -> bytes:

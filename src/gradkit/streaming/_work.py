@@ -79,7 +79,8 @@ class Work:
         if not self._computing.indexed:
             return  # all batches will pass by
         there = [chunk * self._per_chunk for chunk in self._whole]
-        there += self._store.journalled()
+        for chunk in self._store.journalled():
+            there += self._store.noted(chunk)
         if there:
             numbers = dict.fromkeys([min(there), max(there)])
             for number, inputs in self._computing.inputs_of(numbers).items():
@@ -88,7 +89,7 @@ class Work:
     def _compare(self, number: int, inputs: bytes) -> None:
         chunk, place = divmod(number, self._per_chunk)
         record = self._store.record(chunk) if chunk in self._whole else None
-        noted = self._store.noted(number) if record is None else None
+        noted = self._store.noted(chunk).get(number) if record is None else None
         told = None if noted is None else noted.inputs
         if record is not None:
             told = record.inputs[place] if place < len(record.inputs) else b""
@@ -106,7 +107,7 @@ class Work:
 
     def _share_out(self) -> None:
         """Say which chunks are this process's."""
-        self._journal = self._store.journalled()
+        self._journal = set(self._store.journalled())
         if self._computing.total is not None:
             count = -(-self._computing.total // self._per_chunk)
             pending = [c for c in range(count) if c not in self._whole]
@@ -170,13 +171,11 @@ class Work:
 
     def _recalled(self, number: int) -> bool:
         """Whether the journal has a batch, which is then held."""
-        found = self._store.noted(number) if number in self._journal else None
-        if found is not None:
-            self._hold(number, found)
-        return found is not None
-
-    def _hold(self, number: int, batch: Computed) -> None:
-        self._held.setdefault(self._chunk(number), {})[number] = batch
+        chunk = self._chunk(number)
+        if chunk in self._journal:
+            self._journal.discard(chunk)
+            self._held.setdefault(chunk, {}).update(self._store.noted(chunk))
+        return number in self._held.get(chunk, {})
 
     def _take(self, step: Step) -> int:
         """Keep a computed batch, at once where it can be found again."""
@@ -194,7 +193,7 @@ class Work:
                 )
         batch = Computed.of(step.rows, step.inputs)
         check_size(step.number, step.last, batch.samples, manifest.batch)
-        self._hold(step.number, batch)
+        self._held.setdefault(self._chunk(step.number), {})[step.number] = batch
         if self._per_chunk > 1:
             self._store.note(step.number, batch)
         return batch.samples
