@@ -381,7 +381,7 @@ class Noisy(Dataset[Tensor]):
 def test_random_numbers_are_refused(tmp_path: Path) -> None:
     refused(
         lambda: stored(lambda b: torch.randn(len(b), 1), ONE, tmp_path / "a"),
-        "random numbers were drawn (torch) at batch 0",
+        "random numbers were drawn (torch) by batch 0",
     )
     refused(
         lambda: stored(

@@ -16,6 +16,9 @@ from gradkit.streaming._rows import count_samples
 
 __all__ = ["OneByOne", "Step", "check_size", "one_by_one"]
 
+#: Batches of which one is looked at, where it is not likely that numbers are drawn.
+_SELDOM = 16
+
 Read = Callable[[Any, "int | None"], Any]
 
 
@@ -52,6 +55,7 @@ class OneByOne:
         self._drawn = drawn
         self._first: Step | None = None
         self._state: RandomState | None = None
+        self._unseen = 0
         self.total = batches.total
         self.samples = batches.samples
         self.indexed = batches.indexed
@@ -111,11 +115,10 @@ class OneByOne:
         # Before compute, which may write to what it is given.
         inputs = digest_batch(batch)
         rows = self._read(self._compute(batch), count)
-        self._state = _random_state()
-        moved = before.moved(self._state)
-        if moved and not self._drawn:
+        moved = self._moved_since(before, last=numbered.last)
+        if moved:
             raise InputError(
-                f"random numbers were drawn ({', '.join(moved)}) at batch {number}, by"
+                f"random numbers were drawn ({', '.join(moved)}) by batch {number}, by"
                 " compute or by the loader's data set, so that rows would depend on"
                 " where a run began. Give gradkit's functions a seed; draw what else is"
                 " random, such as augmentation, from a generator that is seeded by the"
@@ -124,6 +127,20 @@ class OneByOne:
                 batch=number,
             )
         return Step(number, numbered.last, inputs, rows)
+
+    def _moved_since(self, before: RandomState, *, last: bool) -> list[str]:
+        """Return which random numbers were drawn since batches began to be looked at.
+
+        Where compute puts back what it draws itself, and the loader alone is in
+        question, it is looked at in some batches only: states tell of all before.
+        """
+        self._unseen += 1
+        kept = getattr(self._compute, "keeps_random_state", False)
+        seldom = kept and self._unseen < _SELDOM
+        if self._drawn or (seldom and not last and self._state is not None):
+            return []
+        self._unseen, self._state = 0, _random_state()
+        return before.moved(self._state)
 
 
 def check_size(number: int, last: bool, samples: int, full: int) -> None:

@@ -61,6 +61,8 @@ class Store:
         self.folder = folder
         self.manifest = manifest
         self._digest = manifest.digest
+        #: The group's metadata, as they were seen to be this run's.
+        self._own: bytes | None = None
 
     # -- the whole ----------------------------------------------------------------
 
@@ -82,13 +84,17 @@ class Store:
 
     def _check_owner(self) -> None:
         """Refuse to write where another run has put its manifest meanwhile."""
-        found = read_metadata(self.folder.read("zarr.json"))
+        data = self.folder.read("zarr.json")
+        if data is not None and data == self._own:
+            return
+        found = read_metadata(data)
         if found is None or found.digest != self._digest:
             raise InputError(
                 f"store {self.folder.address} has become another run's meanwhile; give"
                 " every run a folder of its own",
                 argument="store",
             )
+        self._own = data
 
     # -- chunks -------------------------------------------------------------------
 

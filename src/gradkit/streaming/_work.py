@@ -42,6 +42,8 @@ class Work:
         self._journal: set[int] = set()
         self._pool: Executor
         self._writing: Future[None] | None = None
+        #: Dtypes and shapes of rows that were seen to fit.
+        self._kinds: dict[str, Any] = {}
         #: Batches of chunks that are not complete yet.
         self._held: dict[int, dict[int, Computed]] = {}
 
@@ -180,23 +182,31 @@ class Work:
     def _take(self, step: Step) -> int:
         """Keep a computed batch, at once where it can be found again."""
         manifest = self._store.manifest
-        for name in {**manifest.fields, **step.rows}:
-            kinds = manifest.fields.get(name), step.rows.get(name)
-            came = None if kinds[1] is None else Field.of(kinds[1])
-            if came != kinds[0]:
-                raise InputError(
-                    f"compute must return the same for every batch; at batch"
-                    f" {step.number}, {name!r} is {_shown(came)}, and it is"
-                    f" {_shown(kinds[0])} in the store",
-                    argument="compute",
-                    batch=step.number,
-                )
+        kinds = {n: (v.dtype, v.shape[1:]) for n, v in step.rows.items()}
+        if kinds != self._kinds:
+            self._refuse_other_kinds(step)
+            self._kinds = kinds
         batch = Computed.of(step.rows, step.inputs)
         check_size(step.number, step.last, batch.samples, manifest.batch)
         self._held.setdefault(self._chunk(step.number), {})[step.number] = batch
         if self._per_chunk > 1:
             self._store.note(step.number, batch)
         return batch.samples
+
+    def _refuse_other_kinds(self, step: Step) -> None:
+        """Refuse rows that the store's arrays are not of."""
+        fields = self._store.manifest.fields
+        for name in {**fields, **step.rows}:
+            rows = step.rows.get(name)
+            came = None if rows is None else Field.of(rows)
+            if came != fields.get(name):
+                raise InputError(
+                    "compute must return the same for every batch; at batch"
+                    f" {step.number}, {name!r} is {_shown(came)}, and it is"
+                    f" {_shown(fields.get(name))} in the store",
+                    argument="compute",
+                    batch=step.number,
+                )
 
     def _settle(self, chunk: int) -> None:
         """Write a chunk if all its batches are there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,6 +35,8 @@ class Quantity:
         ['criterion', 'method', 'model', 'quantity']
     """
 
+    #: Gradkit's calls put back what they draw.
+    keeps_random_state: ClassVar[bool] = True
     #: The name of the function that made it.
     name: str
     _given: Given = field(repr=False)
