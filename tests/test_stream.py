@@ -499,7 +499,7 @@ def test_the_same_things_made_again_are_the_same(tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_refused(tmp_path: Path) -> None:
     refused(
         lambda: stored(double, loader(), tmp_path, identity={"it": object()}),
-        "identity['it'] must be models, tensors, functions or plain values",
+        "identity: it must be models, tensors, functions or plain values",
         "got object",
     )
 

@@ -70,6 +70,10 @@ class RandomState:
             _device_module(device).set_rng_state(state, device)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
+        self.restore_own()
+
+    def restore_own(self) -> None:
+        """Put those back that are not the process's."""
         for _, state, put_back in self.own:
             put_back(state)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradkit.errors import InputError
-from gradkit.streaming._identity import describe, differences, settings
+from gradkit.streaming._identity import describe
 from gradkit.streaming._loader import Batches
+from gradkit.streaming._settings import differences, settings
 
 __all__ = ["about_run", "check_compute", "listed", "refuse_unlike"]
 
@@ -34,6 +35,13 @@ def about_run(compute: Any, batches: Batches, identity: Any) -> dict[str, Any]:
     own = getattr(compute, "identity", None)
     told: Any = own() if callable(own) else None
     if identity is not None:
+        twice = [str(name) for name in identity if told and name in told]
+        if twice:
+            raise InputError(
+                f"identity must not name what compute says itself: {', '.join(twice)}."
+                " Choose another name",
+                argument="identity",
+            )
         told = {**(told or {}), **identity}
     described = None if told is None else describe(told, "identity")
     return {"order": batches.order, "identity": described, "settings": settings()}

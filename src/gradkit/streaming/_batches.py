@@ -14,7 +14,7 @@ from gradkit.streaming._digest import digest_batch
 from gradkit.streaming._loader import Batches, Numbered
 from gradkit.streaming._rows import count_samples
 
-__all__ = ["OneByOne", "Step", "check_size", "one_by_one"]
+__all__ = ["OneByOne", "Sizes", "Step", "one_by_one"]
 
 #: Batches of which one is looked at, where it is not likely that numbers are drawn.
 _SELDOM = 16
@@ -26,7 +26,7 @@ class Step(NamedTuple):
     """A batch that was passed: its rows, or ``None`` where they were not wanted."""
 
     number: int
-    last: bool
+    last: bool | None
     inputs: bytes
     rows: Any
 
@@ -71,11 +71,17 @@ class OneByOne:
             if numbered is None:
                 raise InputError("loader gives no batches", argument="loader")
             self._first = self._step(numbered)
+            if digest_batch(numbered.batch) != self._first.inputs:
+                raise InputError(
+                    "compute changes its batch in place, so that nobody can say what"
+                    " its rows are of; let it work on a clone",
+                    argument="compute",
+                )
         return self._first.rows
 
     def inputs_of(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """Return the digests of some batches, whose numbers increase."""
-        taken = self._batches.take(numbers)
+        taken = self._batches.take(numbers, apart=True)
         return {n.number: digest_batch(n.batch) for n in taken}
 
     def steps(
@@ -128,7 +134,7 @@ class OneByOne:
             )
         return Step(number, numbered.last, inputs, rows)
 
-    def _moved_since(self, before: RandomState, *, last: bool) -> list[str]:
+    def _moved_since(self, before: RandomState, *, last: bool | None) -> list[str]:
         """Return which random numbers were drawn since batches began to be looked at.
 
         Where compute puts back what it draws itself, and the loader alone is in
@@ -143,15 +149,33 @@ class OneByOne:
         return before.moved(self._state)
 
 
-def check_size(number: int, last: bool, samples: int, full: int) -> None:
-    """Refuse batches of several sizes: numbers of samples would mean nothing."""
-    if samples > full or not samples or (samples < full and not last):
-        raise InputError(
-            "loader must give batches of one size, of which the last alone may be"
-            f" smaller; batch {number} has {samples} samples, and the first has {full}",
-            argument="loader",
-            batch=number,
-        )
+class Sizes:
+    """All batches but the last have one size, or samples would have no numbers."""
+
+    def __init__(self, full: int) -> None:
+        self.full = full
+        #: The number of a smaller batch that nobody knows yet to be the last.
+        self.short: int | None = None
+        self._samples = 0
+
+    def check(self, number: int, samples: int, *, last: bool | None) -> None:
+        """Refuse a batch that is too large, empty, or smaller and not the last."""
+        if self.short is not None:
+            number, samples, last = self.short, self._samples, False
+        if (
+            samples > self.full
+            or not samples
+            or (samples < self.full and last is False)
+        ):
+            raise InputError(
+                "loader must give batches of one size, of which the last alone may be"
+                f" smaller; batch {number} has {samples} samples, and the first has"
+                f" {self.full}",
+                argument="loader",
+                batch=number,
+            )
+        if samples < self.full and last is None:
+            self.short, self._samples = number, samples
 
 
 def _random_state() -> RandomState:

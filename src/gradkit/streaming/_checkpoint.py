@@ -20,7 +20,7 @@ from gradkit.errors import InputError
 from gradkit.streaming._about import listed
 from gradkit.streaming._digest import digest_bytes
 from gradkit.streaming._folder import Folder
-from gradkit.streaming._identity import differences
+from gradkit.streaming._settings import differences
 
 __all__ = ["Checkpoint", "Progress"]
 

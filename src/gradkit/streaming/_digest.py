@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradkit._problem._tree import flatten
+from gradkit.errors import InputError
 
 __all__ = ["SIZE", "digest_batch", "digest_bytes", "digest_json", "digest_tensor"]
 
@@ -48,7 +49,7 @@ def digest_tensor(tensor: Tensor) -> bytes:
 def digest_batch(batch: Any) -> bytes:
     """Return the digest of a batch: its structure, tensors and plain values.
 
-    Of other objects only the type is seen. Every batch of a run is digested, so that
+    Of other objects the attributes are seen. Every batch of a run is digested, so that
     of numbers SHA-256 sees the checksums of their blocks: one differing entry is
     always found, and data that differ throughout as surely as by SHA-256.
     """
@@ -84,12 +85,35 @@ def _feed(
         found.update(f"{value.dtype}{value.shape}".encode())
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         found.update(told(flat.data))
+    elif isinstance(value, Tensor) and value.is_nested:
+        found.update(b"nested")
+        for part in value.unbind():
+            _feed(found, part, told)
     elif isinstance(value, Tensor):
-        # Sparse and nested tensors are digested by what they hold, as dense ones.
+        if value.is_meta:
+            raise InputError(
+                "loader must give tensors with values; got a meta tensor",
+                argument="loader",
+            )
+        # Sparse tensors are digested by what they hold, as dense ones.
         dense = value.detach() if value.layout is torch.strided else value.to_dense()
         found.update(f"{value.dtype}{tuple(value.shape)}".encode())
         flat = dense.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         found.update(told(flat.view(torch.uint8).numpy().data))
+    elif isinstance(value, _PLAIN):
+        found.update(f"{type(value).__qualname__}{value!r}".encode())
     else:
-        shown = repr(value) if isinstance(value, _PLAIN) else ""
-        found.update(f"{type(value).__qualname__}{shown}".encode())
+        _feed_object(found, value, told)
+
+
+def _feed_object(found: Any, value: Any, told: Callable[[memoryview], Any]) -> None:
+    """Digest what an object holds, as far as that can be seen."""
+    found.update(type(value).__qualname__.encode())
+    if isinstance(value, np.ndarray):
+        parts: Any = enumerate(value.reshape(-1).tolist())
+    else:
+        parts = sorted(getattr(value, "__dict__", {}).items())
+    for name, part in parts:
+        for path, leaf in flatten(part)[0]:
+            found.update(f"{name}{path}".encode())
+            _feed(found, leaf, told)

@@ -250,7 +250,8 @@ def open_folder(store: Any) -> Folder:
         if not address.startswith("file://"):
             return RemoteFolder(address)
         address = address.removeprefix("file://")
-    root = Path(os.fsdecode(address)).expanduser()
+    # A program may change its folder meanwhile.
+    root = Path(os.fsdecode(address)).expanduser().absolute()
     if root.exists() and not root.is_dir():
         raise InputError(
             f"store must be a folder; {root} is a file", argument="store"

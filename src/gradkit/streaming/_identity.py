@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import os
 import types
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,16 @@ from torch import Tensor, nn
 
 from gradkit._problem._target import unwrap
 from gradkit.errors import InputError
+from gradkit.streaming._code import code_of, describe_function
 from gradkit.streaming._digest import digest_bytes, digest_tensor
 
-__all__ = ["describe", "differences", "settings"]
+__all__ = ["describe"]
 
 _PLAIN = (bool, int, str, type(None))
 #: Attributes that every module has; what decides results among them is described
 #: apart.
 _OF_MODULES = frozenset(vars(nn.Module()))
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 def describe(value: Any, where: str) -> Any:
@@ -41,220 +42,141 @@ def describe(value: Any, where: str) -> Any:
     Raises:
         InputError: It holds something else, whose values cannot be told.
     """
-    return _describe(value, where, ())
+    return _Description(where).of(value, "")
 
 
-def _describe(value: Any, where: str, above: tuple[int, ...]) -> Any:
-    if id(value) in above:
-        return "itself"
-    above = (*above, id(value))
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, float):
-        return repr(value)  # JSON has no infinities
-    if isinstance(value, nn.Module):
-        return _module(unwrap(value), where, above)
-    if isinstance(value, Tensor):
-        return _tensor(value, where)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _tensor(torch.from_numpy(np.array(value)), where)
-    if isinstance(value, Mapping):
+class _Description:
+    """One description, in which everything is described once."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        # By ``id``, with the thing itself, so that no other gets the same.
+        self._met: dict[int, tuple[str, Any]] = {}
+
+    def of(self, value: Any, place: str, *, lenient: bool = False) -> Any:
+        """Return the description of a value; ``lenient`` tells others by their type."""
+        simple = self._simple(value, place)
+        if simple is not None or value is None:
+            return simple
+        if id(value) in self._met:
+            return f"the same as {self._met[id(value)][0] or 'all'}"
+        self._met[id(value)] = place, value
+        if isinstance(value, nn.Module):
+            return self._module(unwrap(value), place)
+        if isinstance(value, Mapping):
+            parts = ((str(k), v) for k, v in value.items())
+            return self._named(parts, place, lenient)
+        if isinstance(value, (list, tuple)):
+            every = enumerate(value)
+            return [self.of(v, f"{place}[{i}]", lenient=lenient) for i, v in every]
+        if isinstance(value, Set):
+            return sorted(str(self.of(v, place, lenient=lenient)) for v in value)
+        found = self._callable(value, place)
+        return self._object(value, place, lenient) if found is None else found
+
+    def _simple(self, value: Any, place: str) -> Any:
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, float):
+            return repr(value)  # JSON has no infinities
+        if isinstance(value, Tensor):
+            return self._tensor(value, place)
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.array(value)
+            if array.dtype.kind in "biufc":
+                return self._tensor(torch.from_numpy(array), place)
+            return [str(array.dtype), repr(array.tolist())]
+        if isinstance(value, torch.Generator):
+            return self._tensor(value.get_state(), place)
+        if isinstance(value, (torch.dtype, torch.device, complex, bytes)):
+            return repr(value)
+        return os.fspath(value) if isinstance(value, os.PathLike) else None
+
+    def _named(self, parts: Any, place: str, lenient: bool) -> dict[str, Any]:
         return {
-            str(k): _describe(v, f"{where}[{k!r}]", above) for k, v in value.items()
+            name: self.of(value, f"{place}.{name}" if place else name, lenient=lenient)
+            for name, value in parts
         }
-    if isinstance(value, (list, tuple)):
-        return [_describe(v, f"{where}[{i}]", above) for i, v in enumerate(value)]
-    if isinstance(value, Set):
-        return sorted(str(_describe(v, where, above)) for v in value)
-    found = _callable(value, where, above)
-    if found is None:
-        found = _other(value, where, above)
-    if found is None:
-        raise InputError(
-            f"{where} must be models, tensors, functions or plain values, which can be"
-            f" told from others; got {type(value).__name__}. Give what decides its"
-            " results, as a mapping of such values",
-            argument="identity",
-        )
-    return found
 
+    def _tensor(self, value: Tensor, place: str) -> str:
+        if value.is_meta or type(value).__name__ == "DTensor":
+            kind = "meta" if value.is_meta else "distributed"
+            raise InputError(
+                f"{self._at(place)} is a {kind} tensor, whose values cannot be read"
+                " here; gather it first",
+                argument="identity",
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        device = "" if value.device.type == "cpu" else f" on {value.device.type}"
+        return f"{dtype}{list(value.shape)}{device} {digest_tensor(value).hex()}"
 
-def _other(value: Any, where: str, above: tuple[int, ...]) -> Any:
-    if isinstance(value, (torch.dtype, torch.device, torch.Size, complex, bytes)):
-        return repr(value)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, torch.Generator):
-        return _tensor(value.get_state(), where)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {"type": _name(type(value)), **_describe(fields, where, above)}
-    return None
+    def _at(self, place: str) -> str:
+        return f"{self._where}: {place}" if place else self._where
+
+    # -- functions and objects ----------------------------------------------------
+
+    def _callable(self, value: Any, place: str) -> Any:
+        """Describe a function by its name, code, and what it reads from around it."""
+        if isinstance(value, functools.partial):
+            parts = {"of": value.func, "args": value.args, "kwargs": value.keywords}
+            return self._named(parts.items(), place, False)
+        if isinstance(value, types.MethodType):
+            parts = {"method": value.__func__, "of": value.__self__}
+            return self._named(parts.items(), place, True)
+        if isinstance(value, types.FunctionType):
+            found, reads = describe_function(value)
+            # What a function reads may be anything; what can be told is.
+            return found | self._named(reads.items(), place, True)
+        if isinstance(value, (type, types.BuiltinFunctionType)):
+            return _name(value)
+        return None
+
+    def _object(self, value: Any, place: str, lenient: bool) -> Any:
+        if dataclasses.is_dataclass(value):
+            names = [f.name for f in dataclasses.fields(value)]
+            parts = {name: getattr(value, name) for name in names}
+        elif hasattr(value, "__dict__") and (lenient or callable(value)):
+            parts = dict(vars(value))
+        elif lenient:
+            return _name(type(value))
+        else:
+            raise InputError(
+                f"{self._at(place)} must be models, tensors, functions or plain values,"
+                f" which can be told from others; got {type(value).__name__}. Give what"
+                " decides its results, as a mapping of such values",
+                argument="identity",
+            )
+        return {"type": _name(type(value)), **self._named(parts.items(), place, True)}
+
+    # -- modules ------------------------------------------------------------------
+
+    def _module(self, model: nn.Module, place: str) -> dict[str, Any]:
+        """Describe a module by its tensors, flags, attributes, hooks and code."""
+        parameters = [(n, p) for n, p in model.named_parameters() if p is not None]
+        buffers = [(n, b) for n, b in model.named_buffers() if b is not None]
+        parts: dict[str, Any] = {
+            "type": _name(type(model)),
+            **{f"parameter {n}": self._tensor(p, n) for n, p in parameters},
+            **{f"buffer {n}": self._tensor(b, n) for n, b in buffers},
+        }
+        for name, module in model.named_modules():
+            self._met.setdefault(id(module), (name, module))
+            at = f"module {name}" if name else "module"
+            parts[at] = {"type": _name(type(module)), "training": module.training}
+            parts[at] |= self._of_one(module, at)
+        parts["frozen"] = [name for name, p in parameters if not p.requires_grad]
+        return parts
+
+    def _of_one(self, module: nn.Module, at: str) -> dict[str, Any]:
+        own = {n: v for n, v in vars(module).items() if n not in _OF_MODULES}
+        own |= {n: list(vars(module)[n].values()) for n in _HOOKS if vars(module)[n]}
+        found = self._named(own.items(), at, True)
+        code = code_of(type(module))
+        if code:
+            found["code"] = digest_bytes(*code).hex()
+        return found
 
 
 def _name(value: Any) -> str:
     module = getattr(value, "__module__", None)
     return f"{module or ''}.{getattr(value, '__qualname__', repr(value))}".lstrip(".")
-
-
-def _tensor(value: Tensor, where: str) -> str:
-    if value.is_meta or type(value).__name__ == "DTensor":
-        raise InputError(
-            f"{where} is a {'meta' if value.is_meta else 'distributed'} tensor, whose"
-            " values cannot be read here",
-            argument="identity",
-        )
-    dtype = str(value.dtype).removeprefix("torch.")
-    place = "" if value.device.type == "cpu" else f" on {value.device.type}"
-    return f"{dtype}{list(value.shape)}{place} {digest_tensor(value).hex()}"
-
-
-# -- functions ------------------------------------------------------------------------
-
-
-def _callable(value: Any, where: str, above: tuple[int, ...]) -> Any:
-    """Describe a function by its name, code, and what it closes over."""
-    if isinstance(value, functools.partial):
-        parts = {"function": value.func, "args": value.args, "kwargs": value.keywords}
-        return _describe(parts, where, above)
-    if isinstance(value, types.MethodType):
-        parts = {"method": value.__func__, "of": value.__self__}
-        return _describe(parts, where, above)
-    if isinstance(value, types.FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        parts = {f"{name} (closed over)": cell.cell_contents for name, cell in cells}
-        parts |= {"defaults": value.__defaults__} if value.__defaults__ else {}
-        parts |= {"keywords": value.__kwdefaults__} if value.__kwdefaults__ else {}
-        described = _describe(parts, f"{where}: {value.__qualname__}", above)
-        code = digest_bytes(*_code(value.__code__)).hex()
-        return {"function": _name(value), "code": code, **described}
-    if isinstance(value, (type, types.BuiltinFunctionType)):
-        return _name(value)
-    return None
-
-
-def _code(code: types.CodeType) -> Iterator[bytes]:
-    """Yield what decides what code does; line numbers do not."""
-    yield code.co_code
-    yield repr((code.co_names, code.co_varnames)).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _code(constant)
-        elif isinstance(constant, frozenset):
-            # Printed in an order that differs from one process to the next.
-            yield repr(sorted(map(repr, constant))).encode()
-        else:
-            yield repr(constant).encode()
-
-
-# -- modules --------------------------------------------------------------------------
-
-
-def _module(model: nn.Module, where: str, above: tuple[int, ...]) -> dict[str, Any]:
-    """Describe a module by its tensors, flags, plain attributes and own code."""
-    tensors = {
-        **{
-            f"parameter {name}": value for name, value in _named(model.named_parameters)
-        },
-        **{f"buffer {name}": value for name, value in _named(model.named_buffers)},
-    }
-    parts: dict[str, Any] = {
-        "type": _name(type(model)),
-        **{name: _tensor(value, f"{where}: {name}") for name, value in tensors.items()},
-    }
-    for name, module in model.named_modules():
-        at = f"module {name}" if name else "module"
-        parts[at] = {"type": _name(type(module)), "training": module.training}
-        parts[at] |= _attributes(module)
-        if not _name(type(module)).startswith("torch."):
-            forward = digest_bytes(*_forward(type(module))).hex()
-            parts[at]["code of forward"] = forward
-    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
-    parts["frozen"] = frozen
-    return parts
-
-
-def _named(walk: Any) -> list[tuple[str, Tensor]]:
-    return [(name, value) for name, value in walk() if value is not None]
-
-
-def _forward(kind: type) -> Iterator[bytes]:
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return _code(code) if code is not None else iter(())
-
-
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that are plain values, or tensors."""
-    found = {}
-    for name, value in vars(module).items():
-        if name in _OF_MODULES:
-            continue
-        plain = _plain(value)
-        if plain is not None:
-            found[name] = plain
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return plain values and tensors as JSON, ``None`` for all else."""
-    if isinstance(value, Tensor):
-        return _tensor(value, "an attribute")
-    if isinstance(value, (bool, int, str, float, torch.dtype, torch.device)):
-        return repr(value)
-    if isinstance(value, (list, tuple)) and not any(_plain(v) is None for v in value):
-        return [_plain(v) for v in value]
-    return None
-
-
-# -- the process ----------------------------------------------------------------------
-
-
-def settings() -> dict[str, Any]:
-    """Return what else decides the bits of a result, in this process."""
-    return {
-        "torch": str(torch.__version__),
-        "gradkit": importlib.metadata.version("gradkit"),
-        "threads": torch.get_num_threads(),
-        "default dtype": str(torch.get_default_dtype()),
-        "matmul precision": torch.get_float32_matmul_precision(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "cudnn": [
-            torch.backends.cudnn.enabled,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-        ],
-        "denormals": float(torch.tensor(1e-40) * 1) != 0.0,
-        "autocast": [
-            f"{kind} {torch.get_autocast_dtype(kind)}"
-            for kind in ("cpu", "cuda")
-            if torch.is_autocast_enabled(kind)
-        ],
-    }
-
-
-def differences(before: Any, after: Any, where: str = "") -> list[str]:
-    """Return where two descriptions differ, as ``place: was A, is B``.
-
-    Example:
-        >>> differences({"threads": 2, "seed": 0}, {"threads": 1, "seed": 0})
-        ['threads: was 2, is 1']
-    """
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        found = []
-        for key in dict.fromkeys([*before, *after]):
-            place = f"{where}, {key}" if where else str(key)
-            if key not in before:
-                found.append(f"{place}: is new")
-            elif key not in after:
-                found.append(f"{place}: is gone")
-            else:
-                found += differences(before[key], after[key], place)
-        return found
-    if before == after:
-        return []
-    return [f"{where}: was {_short(before)}, is {_short(after)}"]
-
-
-def _short(value: Any) -> str:
-    text = str(value) if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -21,6 +22,7 @@ from gradkit.streaming._samplers import (
     count_of,
     generators_of,
     order_of,
+    others_of,
     outermost,
     refuse_unseeded,
 )
@@ -29,14 +31,16 @@ __all__ = ["Batches", "Numbered", "read_loader"]
 
 
 _NONE = object()
+#: Of a loader's workers, where they are to draw other numbers than otherwise.
+_OTHER_SEED = 0x6B2F
 
 
 class Numbered(NamedTuple):
-    """A batch, its number, and whether it is the last where that is known."""
+    """A batch, its number, and whether it is the last; ``None`` if nobody knows yet."""
 
     number: int
     batch: Any
-    last: bool
+    last: bool | None
 
 
 class Batches:
@@ -52,13 +56,17 @@ class Batches:
     indexed = False
     order: dict[str, Any]
 
-    def take(self, wanted: Iterable[int]) -> Iterator[Numbered]:
-        """Yield the batches of these numbers, which increase."""
+    def take(self, wanted: Iterable[int], *, apart: bool = False) -> Iterator[Numbered]:
+        """Yield the batches of these numbers, which increase.
+
+        ``apart`` gives a loader's workers another seed, so that what they draw differs
+        from what they draw otherwise.
+        """
         raise NotImplementedError
 
     def first(self) -> Numbered | None:
         """Return batch 0, if there is one."""
-        return next(iter(self.take([0])), None)
+        return next(self.take([0], apart=True), None)
 
 
 class _Listed(Batches):
@@ -69,14 +77,22 @@ class _Listed(Batches):
     def __init__(self, loader: Sequence[Any]) -> None:
         self._loader = loader
         self.total = len(loader)
-        self.order = {"kind": "a sequence of batches"}
+        self.order = {"kind": "a sequence of batches", "batches": self.total}
 
-    def take(self, wanted: Iterable[int]) -> Iterator[Numbered]:
+    def take(self, wanted: Iterable[int], *, apart: bool = False) -> Iterator[Numbered]:
         for number in wanted:
             if number >= len(self._loader):
                 return
             last = number == len(self._loader) - 1
-            yield Numbered(number, self._loader[number], last)
+            try:
+                batch = self._loader[number]
+            except IndexError as error:
+                raise InputError(
+                    f"loader has a length of {len(self._loader)}, and no batch"
+                    f" {number}",
+                    argument="loader",
+                ) from error
+            yield Numbered(number, batch, last)
 
 
 class _Streamed(Batches):
@@ -86,26 +102,34 @@ class _Streamed(Batches):
         self._loader = loader
         self._begun: tuple[Any, Iterator[Any]] | None = None
         self.order = {"kind": "an iterable"}
+        own = isinstance(loader, DataLoader)
+        self._generators = generators_of(loader) if own else []
 
     def first(self) -> Numbered | None:
         """Return batch 0; the pass that begins with it is gone on with by ``take``."""
+        before = RandomState((), self._generators)
         batches = iter(self._loader)
         first = next(batches, _NONE)
+        before.restore_own()
         self._begun = first, batches
-        return None if first is _NONE else Numbered(0, first, False)
+        return None if first is _NONE else Numbered(0, first, None)
 
-    def take(self, wanted: Iterable[int]) -> Iterator[Numbered]:
+    def take(self, wanted: Iterable[int], *, apart: bool = False) -> Iterator[Numbered]:
         """Yield all batches: those before a wanted one too, which are read anyway."""
         if self._begun is None:
             self.first()
         assert self._begun is not None, "a pass has begun"
         (batch, batches), self._begun = self._begun, None
-        for number in itertools.count():
-            if batch is _NONE:
-                return
-            following = next(batches, _NONE)
-            yield Numbered(number, batch, following is _NONE)
-            batch = following
+        before = RandomState((), self._generators)
+        try:
+            # None is read ahead: a loader may fill one batch object again and again.
+            for number in itertools.count():
+                if batch is _NONE:
+                    return
+                yield Numbered(number, batch, None)
+                batch = next(batches, _NONE)
+        finally:
+            before.restore_own()
 
 
 class _Loaded(Batches):
@@ -119,21 +143,28 @@ class _Loaded(Batches):
         self.total = len(loader)
         self.samples = count_of(self._sampler)
         self._start = RandomState((), generators_of(loader))
+        # Samplers of others may count their own epochs.
+        self._attributes = [(s, dict(vars(s))) for s in others_of(loader)]
         self.order = order_of(loader)
 
-    def take(self, wanted: Iterable[int]) -> Iterator[Numbered]:
+    def take(self, wanted: Iterable[int], *, apart: bool = False) -> Iterator[Numbered]:
         # Workers run ahead of what is asked for, so numbers wait in a queue.
         taken: deque[int] = deque()
         chosen = _Chosen(self._sampler, wanted, self.total or 0, taken)
         before = RandomState((), generators_of(self._loader))
+        attributes = [(s, dict(vars(s))) for s in others_of(self._loader)]
         try:
             # Every pass starts from one state, so that it has one order.
             self._start.restore()
-            for batch in _again(self._loader, chosen):
+            for sampler, values in self._attributes:
+                vars(sampler).update(values)
+            for batch in _again(self._loader, chosen, apart=apart):
                 number = taken.popleft()
                 yield Numbered(number, batch, number == (self.total or 0) - 1)
         finally:
             before.restore()
+            for sampler, values in attributes:
+                vars(sampler).update(values)
 
 
 class _Chosen:
@@ -166,20 +197,31 @@ class _Chosen:
                 )
             return
         every = enumerate(iter(self._sampler))
+        number = -1
         for number in self._wanted:
             found = next((e for e in every if e[0] == number), None)
             if found is None:
                 return
             yield found
+        if number == self._total - 1 and next(every, None) is not None:
+            raise InputError(
+                f"loader gives more batches than the {self._total} of its length",
+                argument="loader",
+            )
 
 
-def _again(loader: DataLoader[Any], chosen: Any) -> DataLoader[Any]:
+def _again(loader: DataLoader[Any], chosen: Any, *, apart: bool) -> DataLoader[Any]:
     """Return a loader like ``loader`` that asks ``chosen`` for its indices."""
+    other = None
+    if apart:
+        other = torch.Generator().manual_seed(_OTHER_SEED)
+        # The workers' seed is drawn before an order is, maybe from one generator.
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
     whole = loader.batch_sampler is None
     given: dict[str, Any] = {
         "collate_fn": loader.collate_fn,
         "pin_memory": loader.pin_memory,
-        "generator": loader.generator,
+        "generator": loader.generator if other is None else other,
         **({"batch_size": None, "sampler": chosen} if whole else {}),
         **({} if whole else {"batch_sampler": chosen}),
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +12,9 @@ from gradkit.errors import InputError
 from gradkit.streaming._folder import Folder, LocalFolder
 
 __all__ = ["only_writer"]
+
+#: Seconds in which the workers of a loader end whose process was killed.
+_PATIENCE = 3.0
 
 
 @contextmanager
@@ -33,16 +38,30 @@ def only_writer(folder: Folder) -> Iterator[None]:
     folder.root.mkdir(parents=True, exist_ok=True)
     held = os.open(folder.root, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"store {folder.address} is being written by another run; wait for it,"
-                " or name another folder",
-                argument="store",
-            ) from error
-        except OSError:
-            pass  # some network file systems have no locks
+        _lock(held, folder.address)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            # Processes that were forked meanwhile would go on to hold it.
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
+
+
+def _lock(held: int, address: str) -> None:
+    import fcntl
+
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"store {address} is being written by another run; wait for it, or"
+                    " name another folder",
+                    argument="store",
+                ) from error
+            time.sleep(0.05)
+        except OSError:
+            return  # some network file systems have no locks

@@ -18,7 +18,6 @@ from torch import Tensor
 from gradkit.errors import InputError
 from gradkit.streaming._digest import SIZE, digest_json
 from gradkit.streaming._folder import SCRATCH
-from gradkit.streaming._rows import ALONE
 
 __all__ = ["CHUNKS", "KEY", "Field", "Manifest", "metadata", "planned", "read_metadata"]
 
@@ -130,13 +129,21 @@ class Manifest:
 
 
 def planned(
-    rows: dict[str, Tensor], *, total: int | None, samples: int | None, about: Any
+    rows: dict[str, Tensor],
+    *,
+    single: bool,
+    total: int | None,
+    samples: int | None,
+    about: Any,
 ) -> Manifest:
     """Return the manifest of a store whose first batch has these rows.
 
     Raises:
         InputError: A name or shape cannot be stored.
     """
+    batch = len(next(iter(rows.values())))
+    if not batch:
+        raise InputError("loader's first batch is empty", argument="loader")
     fields = {}
     for name, value in rows.items():
         _check_name(name)
@@ -147,14 +154,12 @@ def planned(
                 argument="compute",
             )
         fields[name] = Field.of(value)
-    batch = len(next(iter(rows.values())))
     widest = max(field.row_bytes for field in fields.values()) * batch
     most = (
         _MOST_BATCHES if total is None else min(_MOST_BATCHES, total // _LEAST_CHUNKS)
     )
     wanted = max(1, min(most, _CHUNK_BYTES // widest))
     per_chunk = 2 ** (wanted.bit_length() - 1)
-    single = list(rows) == [ALONE]
     return Manifest(fields, single, batch, per_chunk, samples, about)
 
 
@@ -218,14 +223,25 @@ def _create(
     )
 
 
-def read_metadata(data: bytes | None) -> Manifest | None:
-    """Return the manifest in a metadata file; ``None`` where it cannot be had."""
+def read_metadata(data: bytes | None, array: str | None = None) -> Manifest | None:
+    """Return the manifest in a metadata file; ``None`` where it cannot be had.
+
+    Args:
+        data: The file.
+        array: The name of the array whose file it must be; by default the group's.
+    """
     if data is None:
         return None
     try:
-        return Manifest.from_attributes(json.loads(data).get("attributes"))
+        document = json.loads(data)
+        manifest = Manifest.from_attributes(document.get("attributes"))
     except (ValueError, AttributeError):
         return None
+    # A store may lie in the folder of another; its metadata are of its own arrays.
+    if array is None:
+        return manifest if document.get("node_type") == "group" else None
+    own = array in (*manifest.fields, CHUNKS)
+    return manifest if own and document.get("node_type") == "array" else None
 
 
 def require_zarr() -> Any:

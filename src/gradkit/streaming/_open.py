@@ -157,7 +157,13 @@ class Column:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Tensor:
-        first, *rest = index if isinstance(index, tuple) else (index,)
+        index = index if isinstance(index, tuple) else (index,)
+        places = [i for i, part in enumerate(index) if part is Ellipsis]
+        if places:
+            (at,) = places
+            whole = (slice(None),) * (len(self.shape) - len(index) + 1)
+            index = (*index[:at], *whole, *index[at + 1 :])
+        first, *rest = index or (slice(None),)
         numbers, alone = self._numbers(first)
         rows = torch.from_numpy(self._read(numbers))
         rows = rows[0] if alone else rows
@@ -180,10 +186,9 @@ class Column:
         every = range(len(self))
         if isinstance(index, slice):
             return np.arange(len(self))[index], False
-        if index is Ellipsis:
-            return np.arange(len(self)), False
         try:
-            return np.array([every[operator.index(index)]]), True
+            if not isinstance(index, (bool, np.bool_)):
+                return np.array([every[operator.index(index)]]), True
         except TypeError:
             pass
         except IndexError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +11,21 @@ from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit.errors import InputError
 from gradkit.streaming._about import about_run, check_compute, refuse_unlike
 from gradkit.streaming._bar import Bar
-from gradkit.streaming._batches import OneByOne, check_size, one_by_one
+from gradkit.streaming._batches import OneByOne, Sizes, one_by_one
 from gradkit.streaming._checkpoint import Checkpoint, Progress
 from gradkit.streaming._folder import open_folder
 from gradkit.streaming._loader import read_loader
 from gradkit.streaming._ranks import Ranks, together
-from gradkit.streaming._rows import ALONE, read_rows
+from gradkit.streaming._rows import Alone, read_rows
 from gradkit.streaming.reducers._checkpointed import Checkpointed
 from gradkit.streaming.reducers._parameters import count_rows
 from gradkit.streaming.reducers._reducer import Place, Reducer
 
 __all__ = ["reduce"]
 
-#: The field of rows that were not formed.
-_PARAMETERS = ""
+#: The fields of rows without a name, and of those that were not formed.
+_ALONE = ""
+_PARAMETERS = "\0"
 
 
 @public_pass
@@ -106,7 +107,7 @@ def reduce(
 
 def _read_reducers(reducer: Any) -> dict[str, Reducer]:
     several = isinstance(reducer, Mapping)
-    found = {str(k): v for k, v in reducer.items()} if several else {ALONE: reducer}
+    found = {str(k): v for k, v in reducer.items()} if several else {_ALONE: reducer}
     wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
     if wrong is not None or not found:
         came = "none" if not found else type(wrong).__name__
@@ -122,7 +123,9 @@ def _read_reducers(reducer: Any) -> dict[str, Reducer]:
 
 def _read(returned: Any, count: int | None) -> Any:
     if not isinstance(returned, ParameterJacobian):
-        return read_rows(returned, count)
+        found = read_rows(returned, count)
+        lone = isinstance(found, Alone)
+        return {_ALONE: next(iter(found.values()))} if lone else found
     rows = count_rows(returned)
     if count is not None and rows != count:
         raise InputError(
@@ -151,7 +154,7 @@ class _Fold:
             if mine and mine.keys() != rows.keys():
                 raise InputError(
                     "compute must return the same names for every batch; got"
-                    f" {', '.join(rows)} at batch {place.batch}, and {', '.join(mine)}"
+                    f" {_shown(rows)} at batch {place.batch}, and {_shown(mine)}"
                     " before",
                     argument="compute",
                 )
@@ -176,9 +179,9 @@ class _Fold:
         results = {}
         for name, reducer in self.reducers.items():
             found = {field: reducer.result(s) for field, s in state[name].items()}
-            lone = list(found) in ([ALONE], [_PARAMETERS])
+            lone = list(found) in ([_ALONE], [_PARAMETERS])
             results[name] = next(iter(found.values())) if lone else found
-        return results[ALONE] if list(results) == [ALONE] else results
+        return results[_ALONE] if list(results) == [_ALONE] else results
 
 
 class _Pass:
@@ -253,6 +256,7 @@ class _Pass:
             share = number % self._ranks.count == self._ranks.rank
             return share and not before.has(number)
 
+        sizes = Sizes(mine.batch)
         numbers = [n for n in range(self._computing.total or 0) if is_wanted(n)]
         total = None if self._computing.total is None else len(numbers)
         unwritten = 0
@@ -261,7 +265,7 @@ class _Pass:
                 self._ranks.check()
                 if step.rows is None:
                     continue
-                check_size(step.number, step.last, _count(step.rows), mine.batch)
+                sizes.check(step.number, _count(step.rows), last=step.last)
                 place = Place(step.number, step.number * mine.batch)
                 self._fold.add(mine.state, step.rows, place)
                 mine.mark(step.number)
@@ -290,6 +294,11 @@ class _Pass:
         return self._ranks.share(
             self._fold.result(state) if self._ranks.first else None
         )
+
+
+def _shown(names: Iterable[str]) -> str:
+    lone = {_ALONE: "a tensor", _PARAMETERS: "a ParameterJacobian"}
+    return ", ".join(lone.get(name, name) for name in names)
 
 
 def _count(rows: dict[str, Any]) -> int:

@@ -13,12 +13,16 @@ from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit._problem._tree import leaves
 from gradkit.errors import InputError
 
-__all__ = ["ALONE", "count_samples", "fields_of", "read_rows"]
+__all__ = ["Alone", "count_samples", "fields_of", "read_rows"]
 
-#: The field of a ``compute`` that returns one tensor without a name.
-ALONE = "rows"
+#: What one tensor without a name is stored as.
+_LONE = "rows"
 
 _FORMS = "a tensor, or a mapping, dataclass or sequence of tensors"
+
+
+class Alone(dict[str, Tensor]):
+    """The rows of a ``compute`` that returned one tensor without a name."""
 
 
 def count_samples(batch: Any) -> int | None:
@@ -31,7 +35,14 @@ def count_samples(batch: Any) -> int | None:
 def fields_of(returned: Any) -> dict[str, Any] | None:
     """Return the named parts of what ``compute`` returned; ``None`` of one alone."""
     if isinstance(returned, Mapping):
-        return {str(name): value for name, value in returned.items()}
+        found = {str(name): value for name, value in returned.items()}
+        if len(found) < len(returned):
+            raise InputError(
+                "compute must return different names; got some that are alike as texts,"
+                f" among {list(returned)}",
+                argument="compute",
+            )
+        return found
     if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
         names = [f.name for f in dataclasses.fields(returned)]
         found = {name: getattr(returned, name) for name in names}
@@ -49,7 +60,7 @@ def read_rows(returned: Any, count: int | None) -> dict[str, Tensor]:
     """Return what ``compute`` returned as ``{field: (n, *row)}``, detached.
 
     Args:
-        returned: A tensor, whose field is ``ALONE``, or named tensors.
+        returned: A tensor, which makes an ``Alone``, or named tensors.
         count: The batch's samples; ``None`` if the batch does not say.
 
     Raises:
@@ -59,18 +70,19 @@ def read_rows(returned: Any, count: int | None) -> dict[str, Tensor]:
         raise _formed(returned)
     fields = fields_of(returned)
     single = fields is None
-    found = {
-        name: _tensor(value, "" if single else name)
-        for name, value in ({ALONE: returned} if fields is None else fields).items()
-    }
+    if fields is None:
+        found = Alone({_LONE: _tensor(returned, "")})
+    else:
+        found = {name: _tensor(value, name) for name, value in fields.items()}
     if not found:
         raise InputError(f"compute must return {_FORMS}; got none", argument="compute")
     expected = next(iter(found.values())).shape[0] if count is None else count
     for name, value in found.items():
         if value.shape[0] != expected:
             raise InputError(
-                f"compute must return one row per sample, {expected} for this batch;"
-                f" got shape {tuple(value.shape)}{_where('' if single else name)}",
+                f"compute must return one row per sample, {expected} for this batch"
+                " (samples come first in it too); got shape"
+                f" {tuple(value.shape)}{_where('' if single else name)}",
                 argument="compute",
                 shape=tuple(value.shape),
             )

@@ -17,7 +17,14 @@ from gradkit._guards._random import RandomState, is_generator
 from gradkit.errors import InputError
 from gradkit.streaming._digest import digest_bytes, digest_tensor
 
-__all__ = ["count_of", "generators_of", "order_of", "outermost", "refuse_unseeded"]
+__all__ = [
+    "count_of",
+    "generators_of",
+    "order_of",
+    "others_of",
+    "outermost",
+    "refuse_unseeded",
+]
 
 
 def outermost(loader: DataLoader[Any]) -> Any:
@@ -41,6 +48,15 @@ def _samplers(loader: DataLoader[Any]) -> list[Any]:
         found[id(sampler)] = sampler
         sampler = getattr(sampler, "sampler", None)
     return list(found.values())
+
+
+def others_of(loader: DataLoader[Any]) -> list[Any]:
+    """Return the samplers that are not torch's, and have attributes."""
+    return [
+        s
+        for s in _samplers(loader)
+        if hasattr(s, "__dict__") and not type(s).__module__.startswith("torch.")
+    ]
 
 
 def generators_of(loader: DataLoader[Any]) -> list[Any]:
@@ -74,12 +90,14 @@ def refuse_unseeded(loader: DataLoader[Any]) -> None:
 
 def _refuse_drawn(sampler: Any, own: list[Any]) -> None:
     """Refuse another's sampler that draws its order from the process's generators."""
-    before = RandomState((), own)
+    before, attributes = RandomState((), own), dict(getattr(sampler, "__dict__", {}))
     try:
         next(iter(sampler), None)
         moved = [m for m in before.moved(RandomState((), own)) if " of " not in m]
     finally:
         before.restore()
+        if attributes:
+            vars(sampler).update(attributes)
     if moved:
         name = type(sampler).__name__
         raise InputError(
@@ -100,7 +118,8 @@ def order_of(loader: DataLoader[Any]) -> dict[str, Any]:
     }
     if hasattr(loader.dataset, "__len__"):
         order["samples in the data set"] = len(loader.dataset)  # pyright: ignore
-    if type(loader.sampler) is not SequentialSampler:
+    plain = (SequentialSampler, BatchSampler)
+    if any(type(s) not in plain for s in _samplers(loader)):
         order["generators"] = [_state(g) for g in generators_of(loader)]
     return order
 

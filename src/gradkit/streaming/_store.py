@@ -72,6 +72,14 @@ class Store:
             if self.folder.read(name) != data:
                 self.folder.write(name, data, durable=True)
 
+    def remove(self) -> None:
+        """Remove arrays without a record, and nothing that is not this store's."""
+        for name in (*self.manifest.fields, CHUNKS):
+            if read_metadata(self.folder.read(f"{name}/zarr.json"), name) is not None:
+                self.folder.remove(name)
+        if read_metadata(self.folder.read("zarr.json")) is not None:
+            self.folder.remove("zarr.json")
+
     def tidy(self) -> None:
         """Remove what no run needs once all chunks are there."""
         self.folder.remove(SCRATCH)
@@ -88,7 +96,13 @@ class Store:
         if data is not None and data == self._own:
             return
         found = read_metadata(data)
-        if found is None or found.digest != self._digest:
+        if found is None:
+            raise InputError(
+                f"store {self.folder.address} has been removed or damaged meanwhile;"
+                " call again to go on with what is left",
+                argument="store",
+            )
+        if found.digest != self._digest:
             raise InputError(
                 f"store {self.folder.address} has become another run's meanwhile; give"
                 " every run a folder of its own",
@@ -206,13 +220,13 @@ def find_manifest(folder: Folder) -> Manifest | None:
     Raises:
         InputError: The folder holds something else, or none that can be read.
     """
-    found = folder.names("")
     # What begins with a dot is a file manager's; a folder with nothing in it was made
     # for a file that was not written any more.
-    names = [n for n in found if n != SCRATCH and not n.startswith(".")]
+    names = [n for n in folder.names("") if n != SCRATCH and not n.startswith(".")]
     names = [n for n in names if not folder.is_bare(n)]
-    for name in ["zarr.json", *(f"{n}/zarr.json" for n in names)]:
-        manifest = read_metadata(folder.read(name))
+    found = [read_metadata(folder.read("zarr.json"))]
+    found += [read_metadata(folder.read(f"{n}/zarr.json"), n) for n in names]
+    for manifest in found:
         if manifest is not None:
             return manifest
     if not names:

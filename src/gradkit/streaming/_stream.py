@@ -18,13 +18,13 @@ from gradkit.streaming._about import (
 from gradkit.streaming._bar import Bar
 from gradkit.streaming._batches import one_by_one
 from gradkit.streaming._folder import Folder, open_folder
-from gradkit.streaming._identity import differences
 from gradkit.streaming._loader import read_loader
 from gradkit.streaming._lock import only_writer
 from gradkit.streaming._manifest import Manifest, planned, require_zarr
 from gradkit.streaming._open import Rows, open_rows
 from gradkit.streaming._ranks import together
-from gradkit.streaming._rows import read_rows
+from gradkit.streaming._rows import Alone, read_rows
+from gradkit.streaming._settings import differences
 from gradkit.streaming._store import Store, find_manifest
 from gradkit.streaming._work import Work
 
@@ -128,13 +128,16 @@ def _manifest(
     """Return the manifest to go on with, or write that of a new store."""
     found = find_manifest(folder)
     if found is not None and not _has_rows(folder, found):
-        for name in (*found.fields, "_chunks", "zarr.json"):
-            folder.remove(name)
+        Store(folder, found).remove()
         found = None
     if found is None:
         first = computed.first()
         found = planned(
-            first, total=computed.total, samples=computed.samples, about=about
+            first,
+            single=isinstance(first, Alone),
+            total=computed.total,
+            samples=computed.samples,
+            about=about,
         )
     else:
         _refuse_other(folder, found, about, resume)

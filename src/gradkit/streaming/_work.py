@@ -9,7 +9,7 @@ from typing import Any
 
 from gradkit.errors import InputError
 from gradkit.streaming._bar import Bar
-from gradkit.streaming._batches import OneByOne, Step, check_size
+from gradkit.streaming._batches import OneByOne, Sizes, Step
 from gradkit.streaming._manifest import Field
 from gradkit.streaming._ranks import Ranks
 from gradkit.streaming._store import Computed, Store
@@ -35,6 +35,7 @@ class Work:
         self._ranks = ranks
         self._bar = bar
         self._per_chunk = store.manifest.per_chunk
+        self._sizes = Sizes(store.manifest.batch)
         #: One past the number of the last batch, once it is known.
         self._end = computing.total
         self._whole: set[int] = set()
@@ -128,16 +129,23 @@ class Work:
             self._bar.of("streaming", self._samples(), "rows") as bar,
         ):
             steps = self._computing.steps(self._wanted(), self._is_wanted)
+            number = -1
             for step in steps:
                 self._ranks.check()
-                if step.last:
-                    self._end = step.number + 1
+                number = step.number
                 if step.rows is not None:
                     bar.update(self._take(step))
                 elif self._ranks.first:
                     self._compare(step.number, step.inputs)
-                self._settle(self._chunk(step.number))
+                self._settle(self._chunk(number))
+            if self._end is None:
+                # Now it is known which batch is the last.
+                self._end, self._sizes.short = number + 1, None
+                for chunk in list(self._held):
+                    self._settle(chunk)
             self._written()
+            if not self._end:
+                raise InputError("loader gives no batches", argument="loader")
         if self._held or self._mine:
             raise InputError(
                 "loader ended before the batches that its length promises; the next"
@@ -164,6 +172,17 @@ class Work:
             self._settle(chunk)
 
     def _is_wanted(self, number: int) -> bool:
+        manifest = self._store.manifest
+        if manifest.samples is not None and number * manifest.batch >= manifest.samples:
+            raise InputError(
+                f"loader gives more than the {manifest.samples} samples that store"
+                f" {self._store.folder.address} has rows of: these are other data",
+                argument="loader",
+                batch=number,
+            )
+        short = self._sizes.short
+        if short is not None:  # it was not the last
+            self._sizes.check(number, self._sizes.full, last=None)
         return self._is_mine(self._chunk(number)) and not self._recalled(number)
 
     def _numbers(self, chunk: int) -> range:
@@ -181,13 +200,12 @@ class Work:
 
     def _take(self, step: Step) -> int:
         """Keep a computed batch, at once where it can be found again."""
-        manifest = self._store.manifest
         kinds = {n: (v.dtype, v.shape[1:]) for n, v in step.rows.items()}
         if kinds != self._kinds:
             self._refuse_other_kinds(step)
             self._kinds = kinds
         batch = Computed.of(step.rows, step.inputs)
-        check_size(step.number, step.last, batch.samples, manifest.batch)
+        self._sizes.check(step.number, batch.samples, last=step.last)
         self._held.setdefault(self._chunk(step.number), {})[step.number] = batch
         if self._per_chunk > 1:
             self._store.note(step.number, batch)
@@ -212,6 +230,8 @@ class Work:
         """Write a chunk if all its batches are there."""
         held = self._held.get(chunk, {})
         numbers = self._numbers(chunk)
+        if self._sizes.short in numbers:
+            return  # it may not be the last, and then it is none
         if held and len(held) == len(numbers):
             del self._held[chunk]
             if self._mine is not None:
