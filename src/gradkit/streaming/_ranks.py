@@ -86,11 +86,14 @@ class Ranks:
             yield
         except Exception as caught:
             error = caught
-        told = None if error is None else f"{type(error).__name__}: {error}"
+        # Who was told of a failure has none of its own to tell.
+        own = error is not None and not isinstance(error, ProcessError)
+        told = f"{type(error).__name__}: {error}" if own else None
         if error is not None:
             # Who reads this raises as well; what failed here comes first.
             with suppress(ProcessError):
-                self._say(str(told))
+                if told is not None:
+                    self._say(told)
                 self.gather(told)
             raise error
         failed = {r: e for r, e in enumerate(self.gather(told)) if e is not None}

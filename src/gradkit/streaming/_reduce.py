@@ -204,13 +204,16 @@ class _Pass:
     def run(self, shown: bool) -> Any:
         with self._ranks.agreed():
             before = self._earlier() if self._ranks.first else None
-        told = None if before is None else (self._run, before.batch, before.done)
-        self._run, batch, done = self._ranks.share(told)
+        told = None
+        if before is not None:
+            told = self._run, before.batch, before.done, before.inputs
+        self._run, batch, done, inputs = self._ranks.share(told)
+        done = Progress(None, done.clone(), inputs.clone())
         # What was done before is the first process's to bring in.
         mine = before or Progress.none(self._fold.start())
         mine.batch = batch
         with self._ranks.agreed():
-            self._go(mine, Progress(None, done.clone()), Bar(self._ranks, shown=shown))
+            self._go(mine, done, Bar(self._ranks, shown=shown))
         with self._ranks.agreed():
             return self._together(mine.state)
 
@@ -232,22 +235,16 @@ class _Pass:
             found = self._checkpoint.read(self._fold.merge)
         if found is None:
             found = Progress.none(self._fold.start())
-        elif found.inputs is not None and self._computing.indexed:
-            self._compare(*found.inputs)
+        elif self._computing.indexed and found.done.any():
+            # Of other loaders all batches will pass by.
+            (numbers,) = found.done.nonzero(as_tuple=True)
+            ends = dict.fromkeys([int(numbers[0]), int(numbers[-1])])
+            for number, inputs in self._computing.inputs_of(ends).items():
+                _compare(found, number, inputs)
         found.batch = found.batch or _count(self._computing.first())
         if self._checkpoint is not None:
             self._checkpoint.begin(found)
         return found
-
-    def _compare(self, number: int, told: str) -> None:
-        now = self._computing.inputs_of([number]).get(number, b"").hex()
-        if now != told:
-            raise InputError(
-                f"loader's batch {number} is not the one that the checkpoint has: these"
-                " are other data, or they come in another order",
-                argument="loader",
-                batch=number,
-            )
 
     # -- what is left -------------------------------------------------------------
 
@@ -264,12 +261,13 @@ class _Pass:
             for step in self._computing.steps(numbers, is_wanted):
                 self._ranks.check()
                 if step.rows is None:
+                    if before.has(step.number):
+                        _compare(before, step.number, step.inputs)
                     continue
                 sizes.check(step.number, _count(step.rows), last=step.last)
                 place = Place(step.number, step.number * mine.batch)
                 self._fold.add(mine.state, step.rows, place)
-                mine.mark(step.number)
-                mine.inputs = mine.inputs or (step.number, step.inputs.hex())
+                mine.mark(step.number, step.inputs)
                 unwritten += 1
                 if unwritten == self._every:
                     unwritten = self._write(mine)
@@ -293,6 +291,16 @@ class _Pass:
                 state = self._fold.merge(state, other)
         return self._ranks.share(
             self._fold.result(state) if self._ranks.first else None
+        )
+
+
+def _compare(found: Progress, number: int, inputs: bytes) -> None:
+    if inputs != found.told(number):
+        raise InputError(
+            f"loader's batch {number} is not the one that the checkpoint has: these are"
+            " other data, or they come in another order",
+            argument="loader",
+            batch=number,
         )
 
 

@@ -116,7 +116,7 @@ def stream(
             held = Store(folder, ranks.share(manifest))
             bar = Bar(ranks, shown=progress)
             Work(held, computed, ranks, bar).run()
-    return open_rows(store)
+    return open_rows(folder.address)
 
 
 # -- the store ------------------------------------------------------------------------
