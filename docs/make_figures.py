@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-PAGES = ("saliency",)
+PAGES = ("saliency", "streaming")
 DOTS_PER_INCH = 110
 
 

@@ -363,8 +363,9 @@ def test_an_empty_first_batch_is_named(tmp_path: Path) -> None:
 def test_batches_of_other_kinds_of_tensors(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     jagged = torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged)
-    for number, batch in enumerate((nested, jagged, torch.eye(3).to_sparse())):
-        stored(lambda _: torch.ones(2), [(batch, 1)], tmp_path / f"{number}")
+    for batch, count in ((nested, 2), (jagged, 1), (torch.eye(3).to_sparse(), 3)):
+        rows = torch.ones(count)
+        stored(lambda _, r=rows: r, [(batch, 1)], tmp_path / f"{count}")
     with pytest.raises(InputError, match="got a meta tensor"):
         stored(lambda _: torch.ones(2), [torch.ones(2, device="meta")], tmp_path / "m")
 

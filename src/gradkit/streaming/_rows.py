@@ -28,7 +28,7 @@ class Alone(dict[str, Tensor]):
 def count_samples(batch: Any) -> int | None:
     """Return the samples of a batch, where all its tensors agree on them."""
     tensors = [t for t in leaves(batch) if isinstance(t, Tensor) and t.dim()]
-    sizes = {t.shape[0] for t in tensors}
+    sizes = {t.size(0) for t in tensors}  # nested tensors have no other
     return sizes.pop() if len(sizes) == 1 else None
 
 
