@@ -120,7 +120,7 @@ def hooked(factor: float, pre: bool) -> nn.Module:
 
 def patched(factor: float) -> nn.Module:
     module = Acting(None)
-    module.forward = lambda x: module.layer(x) * factor
+    module.forward = lambda x: factor * module.layer(x)  # pyright: ignore
     return module
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradkit._call._public import public_pass
@@ -13,6 +12,7 @@ from gradkit.streaming._about import about_run, check_compute, refuse_unlike
 from gradkit.streaming._bar import Bar
 from gradkit.streaming._batches import OneByOne, Sizes, one_by_one
 from gradkit.streaming._checkpoint import Checkpoint, Progress
+from gradkit.streaming._fold import ALONE, PARAMETERS, Fold
 from gradkit.streaming._folder import open_folder
 from gradkit.streaming._loader import read_loader
 from gradkit.streaming._ranks import Ranks, together
@@ -22,10 +22,6 @@ from gradkit.streaming.reducers._parameters import count_rows
 from gradkit.streaming.reducers._reducer import Place, Reducer
 
 __all__ = ["reduce"]
-
-#: The fields of rows without a name, and of those that were not formed.
-_ALONE = ""
-_PARAMETERS = "\0"
 
 
 @public_pass
@@ -83,7 +79,7 @@ def reduce(
     """
     check_compute(compute)
     kept = reducer if isinstance(reducer, Checkpointed) else None
-    fold = _Fold(_read_reducers(reducer if kept is None else kept.reducer))
+    fold = Fold(_read_reducers(reducer if kept is None else kept.reducer))
     batches = read_loader(loader)
     with together() as ranks:
         with ranks.agreed():
@@ -107,7 +103,7 @@ def reduce(
 
 def _read_reducers(reducer: Any) -> dict[str, Reducer]:
     several = isinstance(reducer, Mapping)
-    found = {str(k): v for k, v in reducer.items()} if several else {_ALONE: reducer}
+    found = {str(k): v for k, v in reducer.items()} if several else {ALONE: reducer}
     wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
     if wrong is not None or not found:
         came = "none" if not found else type(wrong).__name__
@@ -125,7 +121,7 @@ def _read(returned: Any, count: int | None) -> Any:
     if not isinstance(returned, ParameterJacobian):
         found = read_rows(returned, count)
         lone = isinstance(found, Alone)
-        return {_ALONE: next(iter(found.values()))} if lone else found
+        return {ALONE: next(iter(found.values()))} if lone else found
     rows = count_rows(returned)
     if count is not None and rows != count:
         raise InputError(
@@ -133,55 +129,7 @@ def _read(returned: Any, count: int | None) -> Any:
             f" {rows}",
             argument="compute",
         )
-    return {_PARAMETERS: returned}
-
-
-@dataclass(frozen=True)
-class _Fold:
-    """Several reducers, each on every field of what ``compute`` returns.
-
-    A state is ``{reducer: {field: state}}``.
-    """
-
-    reducers: dict[str, Reducer]
-
-    def start(self) -> dict[str, Any]:
-        return {name: {} for name in self.reducers}
-
-    def add(self, state: dict[str, Any], rows: dict[str, Any], place: Place) -> None:
-        for name, reducer in self.reducers.items():
-            mine = state[name]
-            if mine and mine.keys() != rows.keys():
-                raise InputError(
-                    "compute must return the same names for every batch; got"
-                    f" {_shown(rows)} at batch {place.batch}, and {_shown(mine)}"
-                    " before",
-                    argument="compute",
-                )
-            for field, value in rows.items():
-                held = mine[field] if field in mine else reducer.start()
-                add = reducer.add_parameters if field == _PARAMETERS else reducer.add
-                mine[field] = add(held, value, place)
-
-    def merge(self, state: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-        found = {}
-        for name, reducer in self.reducers.items():
-            mine, theirs = state[name], other[name]
-            found[name] = {
-                field: reducer.merge(
-                    mine.get(field, reducer.start()), theirs.get(field, reducer.start())
-                )
-                for field in {**mine, **theirs}
-            }
-        return found
-
-    def result(self, state: dict[str, Any]) -> Any:
-        results = {}
-        for name, reducer in self.reducers.items():
-            found = {field: reducer.result(s) for field, s in state[name].items()}
-            lone = list(found) in ([_ALONE], [_PARAMETERS])
-            results[name] = next(iter(found.values())) if lone else found
-        return results[_ALONE] if list(results) == [_ALONE] else results
+    return {PARAMETERS: returned}
 
 
 class _Pass:
@@ -190,7 +138,7 @@ class _Pass:
     def __init__(
         self,
         computing: OneByOne,
-        fold: _Fold,
+        fold: Fold,
         ranks: Ranks,
         checkpoint: Checkpoint | None,
         every: int,
@@ -302,11 +250,6 @@ def _compare(found: Progress, number: int, inputs: bytes) -> None:
             argument="loader",
             batch=number,
         )
-
-
-def _shown(names: Iterable[str]) -> str:
-    lone = {_ALONE: "a tensor", _PARAMETERS: "a ParameterJacobian"}
-    return ", ".join(lone.get(name, name) for name in names)
 
 
 def _count(rows: dict[str, Any]) -> int:

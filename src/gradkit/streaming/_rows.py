@@ -27,7 +27,10 @@ class Alone(dict[str, Tensor]):
 
 def count_samples(batch: Any) -> int | None:
     """Return the samples of a batch, where all its tensors agree on them."""
-    tensors = [t for t in leaves(batch) if isinstance(t, Tensor) and t.dim()]
+    flat = batch if type(batch) in (list, tuple) else leaves(batch)
+    if any(not isinstance(t, Tensor) for t in flat):
+        flat = leaves(batch)
+    tensors = [t for t in flat if isinstance(t, Tensor) and t.dim()]
     sizes = {t.size(0) for t in tensors}  # nested tensors have no other
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -89,7 +89,7 @@ class NoiseScale(Reducer):
         noise scale 9.138 samples (95% interval 8.2 to 10.3, 4000 samples)
 
     Source:
-        McCandlish, Kaplan, Amodei and OpenAI Dota Team, "An empirical model of
+        McCandlish, Kaplan, Amodei and others, "An empirical model of
         large-batch training" (2018), equation (2.9) and appendix A.1, whose unbiased
         estimates are taken here for batches of one and of all samples. Spread:
         delete-a-group jackknife, Busing, Meijer and van der Leeden (1999). Interval of
