@@ -114,13 +114,13 @@ def hooked(factor: float, pre: bool) -> nn.Module:
     if pre:
         module.register_forward_pre_hook(lambda m, x: (x[0] * factor,))
     else:
-        module.register_forward_hook(lambda m, x, y: y * factor)
+        module.register_forward_hook(lambda m, x, y: torch.mul(y, factor))  # pyright: ignore
     return module
 
 
 def patched(factor: float) -> nn.Module:
     module = Acting(None)
-    module.forward = lambda x: factor * module.layer(x)  # pyright: ignore
+    module.forward = lambda x: factor * module.layer(x)
     return module
 
 
