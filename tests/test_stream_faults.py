@@ -263,21 +263,25 @@ def test_a_folder_that_may_not_be_written_to_is_named(tmp_path: Path) -> None:
         "import test_stream_faults as t\n"
         "from pathlib import Path\n"
         "t.stored(Path(tempfile.mkdtemp()))\n"  # imports what others may not read
+        "t.stored(Path(sys.argv[3])); Path(sys.argv[3]).chmod(0o555)\n"
         "os.getuid() or os.seteuid(65534)\n"
-        "try: t.stored(Path(sys.argv[1]))\n"
-        "except PermissionError as error: print(error)\n"
+        "for name in (sys.argv[1], sys.argv[1] + '/new'):\n"
+        "    try: t.stored(Path(name))\n"
+        "    except PermissionError as error: print(error)\n"
+        "print(t.stored(Path(sys.argv[3])))\n"  # it has all rows already
     )
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:2]:
         parent.chmod(0o755)
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(folder), str(TESTS)],
+        [sys.executable, "-c", script, str(folder), str(TESTS), str(tmp_path / "s")],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "cannot be written (Permission denied)" in ran.stdout
-    assert "Name a folder that may be written to" in ran.stdout
+    assert ran.stdout.count("cannot be written (Permission denied)") == 2
+    assert ran.stdout.count("Name a folder that may be written to") == 2
+    assert "Rows(403 samples" in ran.stdout
 
 
 def test_two_writers_on_one_store_are_refused(tmp_path: Path, whole: Path) -> None:

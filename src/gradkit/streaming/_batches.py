@@ -57,7 +57,7 @@ class OneByOne:
         self._state: RandomState | None = None
         self._unseen = 0
         self.total = batches.total
-        self.samples = batches.samples
+        self.count = batches.count
         self.indexed = batches.indexed
 
     def first(self) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from gradkit.errors import InputError
 
-__all__ = ["PARTIAL", "SCRATCH", "Folder", "open_folder"]
+__all__ = ["PARTIAL", "SCRATCH", "Folder", "LocalFolder", "open_folder", "unwritable"]
 
 #: What a run keeps while it goes on, and removes at its end.
 SCRATCH = "_journal"
@@ -91,7 +91,7 @@ class LocalFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
-            raise _unwritable(error, place) from error
+            raise unwritable(error, place) from error
 
     def append(self, name: str, data: bytes) -> None:
         place = f"{self.address}/{name}"
@@ -99,7 +99,7 @@ class LocalFolder:
             self._make(os.path.dirname(place))
             _write_whole(place, data, os.O_APPEND)
         except OSError as error:
-            raise _unwritable(error, place) from error
+            raise unwritable(error, place) from error
 
     def appended(self, name: str) -> bytes:
         return self.read(name) or b""
@@ -128,7 +128,7 @@ class LocalFolder:
         with contextlib.suppress(FileNotFoundError):
             if place.is_dir():
                 shutil.rmtree(place)
-            else:
+            elif place.exists():  # a disk that is read-only minds even if not
                 place.unlink()
         self._made.clear()
 
@@ -154,7 +154,7 @@ _ADVICE = {
 }
 
 
-def _unwritable(error: OSError, place: str) -> OSError:
+def unwritable(error: OSError, place: str) -> OSError:
     """Return the system's error with what it means for the rows."""
     code = error.errno or 0
     advice = _ADVICE.get(code, "Call again to go on")

@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 from gradkit._guards._random import RandomState
 from gradkit.errors import InputError
+from gradkit.streaming._rows import count_samples
 from gradkit.streaming._samplers import (
     count_of,
     generators_of,
@@ -64,6 +65,10 @@ class Batches:
         """
         raise NotImplementedError
 
+    def count(self, batch: int) -> int | None:
+        """Return the samples, where all batches but the last have so many."""
+        return self.samples
+
     def first(self) -> Numbered | None:
         """Return batch 0, if there is one."""
         return next(self.take([0], apart=True), None)
@@ -78,6 +83,10 @@ class _Listed(Batches):
         self._loader = loader
         self.total = len(loader)
         self.order = {"kind": "a sequence of batches", "batches": self.total}
+
+    def count(self, batch: int) -> int | None:
+        rest = count_samples(self._loader[-1])
+        return None if rest is None else (len(self._loader) - 1) * batch + rest
 
     def take(self, wanted: Iterable[int], *, apart: bool = False) -> Iterator[Numbered]:
         for number in wanted:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradkit.errors import InputError
-from gradkit.streaming._folder import Folder, LocalFolder
+from gradkit.streaming._folder import Folder, LocalFolder, unwritable
 
 __all__ = ["only_writer"]
 
@@ -35,7 +35,10 @@ def only_writer(folder: Folder) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    folder.root.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error, folder.address) from error
     held = os.open(folder.root, os.O_RDONLY)
     try:
         _lock(held, folder.address)

@@ -136,7 +136,7 @@ def _manifest(
             first,
             single=isinstance(first, Alone),
             total=computed.total,
-            samples=computed.samples,
+            samples=computed.count(len(next(iter(first.values())))),
             about=about,
         )
     else:
