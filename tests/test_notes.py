@@ -68,6 +68,18 @@ def test_the_scatter_of_per_sample_gradients_is_there_without_the_rows():
     torch.testing.assert_close(noise_scale.item(), 2 / 3)
 
 
+def test_the_batch_size_at_which_noise_and_gradient_are_even(network, images, labels):
+    loss = gk.objectives.sample_loss(F.cross_entropy, labels)
+    rows = gk.per_sample_gradients(network, images, loss).flat().double()
+    noise = rows.var(0).sum()
+    signal = rows.mean(0).square().sum() - noise / len(rows)
+    batches = [(images[i : i + 10], labels[i : i + 10]) for i in range(0, 100, 10)]
+    found = gk.quantities.noise_scale(network, batches, progress=False)
+    assert found.noise == pytest.approx(noise.item(), rel=1e-5)
+    assert found.signal == pytest.approx(signal.item(), rel=1e-4)
+    assert found.interval[0] < found.scale <= found.interval[1]
+
+
 def test_everything_follows_the_device_of_model_and_inputs(device):
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     total = gk.objectives.output_sum
