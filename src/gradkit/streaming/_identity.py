@@ -29,6 +29,8 @@ _PLAIN = (bool, int, str, type(None))
 #: Attributes that every module has; what decides results among them is described
 #: apart.
 _OF_MODULES = frozenset(vars(nn.Module()))
+#: Steps into attributes of attributes; deeper lies what decides no rows.
+_DEEPEST = 12
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
@@ -58,6 +60,8 @@ class _Description:
         simple = self._simple(value, place)
         if simple is not None or value is None:
             return simple
+        if lenient and place.count(".") + place.count("[") > _DEEPEST:
+            return _name(type(value))
         if id(value) in self._met:
             return f"the same as {self._met[id(value)][0] or 'all'}"
         self._met[id(value)] = place, value
@@ -132,6 +136,8 @@ class _Description:
         return None
 
     def _object(self, value: Any, place: str, lenient: bool) -> Any:
+        if type(value).__module__.startswith("torch._"):
+            return _name(type(value))  # what torch keeps for a process
         if dataclasses.is_dataclass(value):
             names = [f.name for f in dataclasses.fields(value)]
             parts = {name: getattr(value, name) for name in names}
