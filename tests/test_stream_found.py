@@ -330,6 +330,32 @@ def test_more_data_are_refused_before_a_row_is_written(tmp_path: Path) -> None:
     assert len(rows) == 6
 
 
+@pytest.mark.parametrize("count", [1, 70])
+def test_a_short_batch_of_an_earlier_run_is_no_longer_the_last(
+    tmp_path: Path, count: int
+) -> None:
+    """It stands in the journal, or in a checkpoint, and more samples follow it now."""
+
+    def made(more: bool) -> Iterator[Tensor]:
+        yield from torch.arange(4.0 * count).split(4)
+        yield torch.zeros(2)
+        if more:
+            yield torch.ones(4)
+
+    def run(more: bool) -> Any:
+        return stored(same, made(more), tmp_path / "rows", identity={})
+
+    def reduced(more: bool) -> Any:
+        kept = R.Checkpointed(R.TopK(1), tmp_path / "top", every=1, identity={})
+        return gk.reduce(same, made(more), kept, progress=False)
+
+    for call in (run, reduced):
+        for _ in range(2):
+            with pytest.raises(InputError, match=f"batch {count} has 2 samples"):
+                call(more=True)
+    assert len(run(more=False)) == 4 * count + 2
+
+
 def test_an_exhausted_generator_is_named(tmp_path: Path) -> None:
     batches = iter(torch.arange(6.0).split(2))
     stored(same, batches, tmp_path, identity={})

@@ -397,3 +397,19 @@ def test_noise_scales_that_cannot_be_had_are_refused() -> None:
     state = scale.add(scale.start(), x(), Place(0, 0))
     with pytest.raises(InputError, match=r"one shape in all batches; got \[1\] beside"):
         scale.add(state, x()[:, :1], Place(1, 3))
+
+
+def test_intervals_at_the_edges_of_what_data_can_say() -> None:
+    rows = torch.randn(640, 6, dtype=torch.float64)
+    found = reduced(same, (rows - rows.mean(0)).split(20), R.NoiseScale())
+    assert found.scale == math.inf  # the mean gradient is zero, to the last bit
+    assert found.interval == (math.inf, math.inf)
+    inf, none = math.inf, torch.zeros(2, 2, dtype=torch.float64)
+    for noise, signal, spread, interval in (
+        (6.0, 2.0, none, (3.0, 3.0)),
+        (6.0, -2.0, none, (inf, inf)),
+        (1.0, 1.0, torch.eye(2), (0.0, inf)),  # neither is above zero for certain
+        (9.0, 0.0, torch.eye(2), (math.sqrt(81 - 4) / 2, inf)),
+        (9.0, 2.0, torch.diag(torch.tensor([0.0, 1.0])), (81 / 36, inf)),
+    ):
+        assert _fieller(noise, signal, spread.double(), 2.0) == pytest.approx(interval)

@@ -29,6 +29,8 @@ class Step(NamedTuple):
     last: bool | None
     inputs: bytes
     rows: Any
+    #: Of a batch that was not wanted, where it says so.
+    samples: int | None = None
 
 
 class OneByOne:
@@ -99,8 +101,9 @@ class OneByOne:
             if self.indexed or is_wanted(numbered.number):
                 yield self._wanted(numbered)
             else:
-                inputs = digest_batch(numbered.batch)
-                yield Step(numbered.number, numbered.last, inputs, None)
+                number, batch, last = numbered
+                samples = count_samples(batch)
+                yield Step(number, last, digest_batch(batch), None, samples)
 
     def _wanted(self, numbered: Numbered) -> Step:
         if self._first is None or numbered.number:

@@ -209,6 +209,8 @@ class _Pass:
             for step in self._computing.steps(numbers, is_wanted):
                 self._ranks.check()
                 if step.rows is None:
+                    if step.samples is not None:
+                        sizes.check(step.number, step.samples, last=step.last)
                     if before.has(step.number):
                         _compare(before, step.number, step.inputs)
                     continue

@@ -135,8 +135,8 @@ class Work:
                 number = step.number
                 if step.rows is not None:
                     bar.update(self._take(step))
-                elif self._ranks.first:
-                    self._compare(step.number, step.inputs)
+                else:
+                    self._pass_by(step)
                 self._settle(self._chunk(number))
             if self._end is None:
                 # Now it is known which batch is the last.
@@ -152,6 +152,13 @@ class Work:
                 f" would have been of chunk {min(self._held or self._mine or [0])}",
                 argument="loader",
             )
+
+    def _pass_by(self, step: Step) -> None:
+        """Look at a batch that others have done, or an earlier run."""
+        if step.samples is not None:
+            self._sizes.check(step.number, step.samples, last=step.last)
+        if self._ranks.first:
+            self._compare(step.number, step.inputs)
 
     def _samples(self) -> int | None:
         """Return how many samples are left to this process, nearly."""

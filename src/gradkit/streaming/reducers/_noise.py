@@ -263,11 +263,15 @@ def _fieller(
     root = b * b - a * c
     if a > 0:
         half = math.sqrt(max(root, 0.0))
-        return max((b - half) / a, 0.0), max((b + half) / a, 0.0)
+        low, high = (b - half) / a, (b + half) / a
+        # A gradient below zero leaves no ratio, however large.
+        return (max(low, 0.0), high) if high >= 0 else (math.inf, math.inf)
     # A gradient of zero is not refused: no ratio is too large.
-    if root <= 0 or a == 0:
-        return (0.0 if a else max(c / (2 * b), 0.0) if b > 0 else 0.0), math.inf
-    return max((b - math.sqrt(root)) / a, 0.0), math.inf
+    if c <= 0:  # nor is noise of zero
+        return 0.0, math.inf
+    if a == 0:
+        return (c / (2 * b) if b > 0 else math.inf), math.inf
+    return (b - math.sqrt(root)) / a, math.inf
 
 
 def _t_quantile(level: float, freedom: int) -> float:
