@@ -86,7 +86,7 @@ class NoiseScale(Reducer):
         ... )  # signal 5, noise 45
         >>> scale = gk.reducers.NoiseScale()
         >>> print(gk.reduce(lambda x: x, rows.split(50), scale, progress=False))
-        noise scale 9.138 samples (95% interval 8.2 to 10.3, 4000 samples)
+        noise scale 9.794 samples (95% interval 8.815 to 11, 4000 samples)
 
     Source:
         McCandlish, Kaplan, Amodei and others, "An empirical model of
