@@ -146,6 +146,12 @@ def sharded(folder: Path) -> Any:
     return gk.stream(quantity, loader(), folder / "sharded", progress=False)
 
 
+def too_few(folder: Path) -> Any:
+    """What the first process alone finds at the end ends all."""
+    batches = DataLoader(data(), batch_size=50)
+    return gk.reduce(norms(), batches, R.NoiseScale(), progress=False)
+
+
 def rank() -> int:
     return dist.get_rank()
 
@@ -154,7 +160,7 @@ JOBS: dict[str, Callable[[Path], Any]] = {
     job.__name__: job
     for job in (
         reduced, reduced_generator, reduced_gradients, checkpointed, streamed,
-        streamed_generator, streamed_in_ddp, failing, unlike, sharded,
+        streamed_generator, streamed_in_ddp, failing, unlike, sharded, too_few,
     )
 }  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_three_processes_find_what_one_finds(tmp_path: Path) -> None:
     names = (
         "reduced", "reduced_generator", "reduced_gradients", "streamed",
         "streamed_generator", "streamed_in_ddp", "failing", "unlike", "sharded",
-        "checkpointed",
+        "too_few", "checkpointed",
     )  # fmt: skip
     found = ran(3, tmp_path, *names)
     lone = tmp_path / "lone"
@@ -106,6 +106,8 @@ def test_three_processes_find_what_one_finds(tmp_path: Path) -> None:
     for each in found["sharded"]:
         assert "FSDPSequential" in each["error"]
         assert "is sharded over processes; gather it" in each["error"]
+    for each in found["too_few"]:
+        assert "batches must fill at least 8 groups" in each["error"]
     (first, _, last) = found["checkpointed"]
     assert last["error"] == "ValueError: the third batch"
     assert "rank 2 of 3 failed" in first["error"]

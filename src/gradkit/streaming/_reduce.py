@@ -162,8 +162,7 @@ class _Pass:
         mine.batch = batch
         with self._ranks.agreed():
             self._go(mine, done, Bar(self._ranks, shown=shown))
-        with self._ranks.agreed():
-            return self._together(mine.state)
+        return self._together(mine.state)
 
     # -- what was done before -----------------------------------------------------
 
@@ -235,13 +234,20 @@ class _Pass:
 
     def _together(self, state: Any) -> Any:
         """Return the result of all processes' states, one after the other."""
+        error, result = None, None
         for source in range(1, self._ranks.count):
             other = self._ranks.pass_on(state, source)
+            try:
+                if self._ranks.first and error is None:
+                    state = self._fold.merge(state, other)
+            except Exception as caught:  # raised once the others have been heard
+                error = caught
+        with self._ranks.agreed():
+            if error is not None:
+                raise error
             if self._ranks.first:
-                state = self._fold.merge(state, other)
-        return self._ranks.share(
-            self._fold.result(state) if self._ranks.first else None
-        )
+                result = self._fold.result(state)
+        return self._ranks.share(result)
 
 
 def _compare(found: Progress, number: int, inputs: bytes) -> None:

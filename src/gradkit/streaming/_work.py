@@ -50,8 +50,7 @@ class Work:
 
     def run(self) -> None:
         """Do what is left; at the end every chunk is there, and nothing else."""
-        with self._ranks.agreed():
-            self._whole = self._checked()
+        self._whole = self._checked()
         with self._ranks.agreed():
             if self._ranks.first:
                 self._check_inputs()
@@ -67,10 +66,15 @@ class Work:
 
     def _checked(self) -> set[int]:
         """Return the chunks that are complete and as they were written."""
-        recorded = self._ranks.share(self._store.recorded() if self._ranks.first else 0)
-        mine = recorded[self._ranks.rank :: self._ranks.count]
-        with self._bar.of("checking what is stored", len(mine), "chunks") as bar:
-            damaged = []
+        # Processes speak to one another outside of what may fail on one of them.
+        recorded: Any = None
+        with self._ranks.agreed():
+            if self._ranks.first:
+                recorded = self._store.recorded()
+        recorded = self._ranks.share(recorded)
+        mine, damaged = recorded[self._ranks.rank :: self._ranks.count], []
+        what = "checking what is stored"
+        with self._ranks.agreed(), self._bar.of(what, len(mine), "chunks") as bar:
             for chunk in mine:
                 if not self._store.is_whole(chunk):
                     damaged.append(chunk)
