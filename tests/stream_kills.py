@@ -34,13 +34,11 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4))
 
 
-def loader(*, shuffle: bool = True) -> DataLoader[tuple[torch.Tensor, ...]]:
+def loader() -> DataLoader[tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, 5, generator=generator)
     y = torch.randint(4, (SAMPLES,), generator=generator)
     data = TensorDataset(x, y)
-    if not shuffle:
-        return DataLoader(data, batch_size=BATCH)
     seeded = torch.Generator().manual_seed(2)
     return DataLoader(data, batch_size=BATCH, shuffle=True, generator=seeded)
 

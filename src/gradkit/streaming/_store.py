@@ -131,13 +131,20 @@ class Store:
 
     def is_whole(self, chunk: int) -> bool:
         """Whether a chunk is complete and as it was written."""
-        return all(self.rows(chunk, name) is not None for name in self.manifest.fields)
+        record = self.record(chunk)
+        if record is None:
+            return False
+        fields = self.manifest.fields
+        return all(self._rows(chunk, name, record) is not None for name in fields)
 
     def rows(self, chunk: int, field: str) -> bytes | None:
         """Return a field's rows in a chunk; ``None`` if they are not as written."""
         record = self.record(chunk)
+        return None if record is None else self._rows(chunk, field, record)
+
+    def _rows(self, chunk: int, field: str, record: Record) -> bytes | None:
         data = _checked(self.folder.read(self._name(field, chunk)))
-        if record is None or data is None:
+        if data is None:
             return None
         told = record.fields[list(self.manifest.fields).index(field)]
         size = record.samples * self.manifest.fields[field].row_bytes

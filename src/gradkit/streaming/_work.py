@@ -12,7 +12,7 @@ from gradkit.streaming._bar import Bar
 from gradkit.streaming._batches import OneByOne, Sizes, Step
 from gradkit.streaming._manifest import Field
 from gradkit.streaming._ranks import Ranks
-from gradkit.streaming._store import Computed, Store
+from gradkit.streaming._store import Computed, Record, Store
 
 __all__ = ["Work"]
 
@@ -41,6 +41,10 @@ class Work:
         self._whole: set[int] = set()
         self._mine: set[int] | None = None
         self._journal: set[int] = set()
+        #: Digests of the batches that the journal had when the run began.
+        self._noted: dict[int, bytes] = {}
+        #: The record that was read last, with its chunk.
+        self._record: tuple[int, Record | None] | None = None
         self._pool: Executor
         self._writing: Future[None] | None = None
         #: Dtypes and shapes of rows that were seen to fit.
@@ -83,11 +87,13 @@ class Work:
 
     def _check_inputs(self) -> None:
         """Refuse other data than the store's, as far as two batches tell."""
+        # Now, before any process adds to a journal, which is read to be mended too.
+        for chunk in self._store.journalled():
+            self._noted |= {n: b.inputs for n, b in self._store.noted(chunk).items()}
         if not self._computing.indexed:
             return  # all batches will pass by
         there = [chunk * self._per_chunk for chunk in self._whole]
-        for chunk in self._store.journalled():
-            there += self._store.noted(chunk)
+        there += self._noted
         if there:
             numbers = dict.fromkeys([min(there), max(there)])
             for number, inputs in self._computing.inputs_of(numbers).items():
@@ -95,11 +101,13 @@ class Work:
 
     def _compare(self, number: int, inputs: bytes) -> None:
         chunk, place = divmod(number, self._per_chunk)
-        record = self._store.record(chunk) if chunk in self._whole else None
-        noted = self._store.noted(chunk).get(number) if record is None else None
-        told = None if noted is None else noted.inputs
-        if record is not None:
-            told = record.inputs[place] if place < len(record.inputs) else b""
+        told = self._noted.get(number)
+        if chunk in self._whole:
+            if self._record is None or self._record[0] != chunk:
+                self._record = chunk, self._store.record(chunk)
+            record = self._record[1]
+            listed = () if record is None else record.inputs
+            told = listed[place] if place < len(listed) else b""
         if told not in (None, inputs):
             raise InputError(
                 f"loader's batch {number} is not the one that store"
