@@ -16,6 +16,7 @@ from torch import nn
 
 from gradkit import mnist, plots
 from gradkit.cli._command import FINDING, FINE, Parser, UsageError, whole_number
+from gradkit.cli._device import device_of
 from gradkit.cli._files import Writer, check_writable, write_whole
 from gradkit.cli._json import document
 from gradkit.cli._mnist_measures import Measures, measure
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         UsageError: An option, the data or a folder is unusable.
     """
     options = _parser().options(arguments)
-    device = _device(options.device)
+    device = device_of(options.device)
     data = _digits(options)
     files = [options.out / name for name in _FILES]
     names = [*_FIGURES, *([STREAM_FIGURE] if options.stream else [])]
@@ -169,19 +170,6 @@ def _parser() -> Parser:
         help="write the report there too; - writes it to stdout, the tables to stderr",
     )
     return parser
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        # Names of devices that are not there, or that hold no values, pass so far.
-        torch.zeros(1, device=device).item()
-    except Exception as error:  # each backend has its own
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"argument --device: cannot compute on {name!r}: {reason}"
-        ) from error
-    return device
 
 
 def _check_extras(options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from gradkit import quantities
 from gradkit._subject import Subject
 from gradkit.cli._command import FINE, Parser, UsageError, unknown_name
+from gradkit.cli._device import device_of
 from gradkit.cli._files import check_writable, write_whole
 from gradkit.cli._json import document
 from gradkit.cli._stream_summary import summary, summary_text
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 def _streamed(options: argparse.Namespace) -> tuple[Rows, float]:
     subject = load(options.target, options.set, ["loader"])
     if isinstance(subject.model, nn.Module) and options.device is not None:
-        subject.model.to(_device(options.device))
+        subject.model.to(_own_device(options.device))
     begin = time.monotonic()
     try:
         quantity = _quantity(subject, options)
@@ -130,17 +131,11 @@ def _criterion(name: str) -> Callable[..., Any]:
     return getattr(F, name)
 
 
-def _device(name: str) -> torch.device:
+def _own_device(name: str) -> torch.device:
     """Return a device; of several processes on one host each gets its own."""
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except Exception as error:  # each backend has its own
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(f"--device: cannot compute on {name!r}: {reason}") from error
-    return device
+    return device_of(name)
 
 
 @contextlib.contextmanager
