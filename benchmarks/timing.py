@@ -67,12 +67,13 @@ def measure(
         turn = [c for c in contenders if number % c.every == 0]
         shuffle(turn)
         for contender in turn:
-            seconds = _timed(contender, device)
+            seconds = timed(contender, device)
             if number >= 0:
                 contender.seconds.append(seconds)
 
 
-def _timed(contender: Contender, device: torch.device) -> float:
+def timed(contender: Contender, device: torch.device) -> float:
+    """Return the seconds of one call."""
     prepared = contender.prepare()
     _wait(device)
     start = time.perf_counter()

@@ -40,7 +40,7 @@ LAYERS = (
     ("_products",),
     ("_problem",),
     ("objectives",),
-    ("errors", "_subject", "_dtypes"),
+    ("errors", "_subject", "_dtypes", "_tables"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -759,7 +759,7 @@ def test_the_report_as_plain_values_and_pages() -> None:
     assert len(found["rows"]) == len(report.rows) == 8
     assert found["rows"][0]["shapes"] == [[5, 33]]
     markdown = report.to_markdown()
-    assert markdown.count("| --- | --- |\n") == 2
+    assert markdown.count("| :-- | --: |") == 2
     assert "<table>" in report._repr_html_()
     assert repr(report) == str(report)
 

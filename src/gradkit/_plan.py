@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradkit._memory_use import format_bytes
+from gradkit._tables import Table, html_report
 
 __all__ = ["Path", "Plan"]
 
@@ -27,6 +28,10 @@ class Path:
     nbytes: int
     cost: str
     reason: str | None = None
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the method, what is held, and the cost, as texts."""
+        return self.method, f"{self.holds} {format_bytes(self.nbytes)}", self.cost
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,29 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        width = max(map(len, self.reasons))
+        lines = [self._title(), *(f"  {fact}" for fact in self._facts())]
+        lines += [f"  {name:<{width}}  {mark}" for name, mark in self._marks()]
+        lines += self._parameter_lines()
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the same as HTML, for notebooks."""
+        tables: list[Table] = [(("method", "serves"), self._marks())]
+        if self.paths:
+            heads = ("parameter", "method", "holds", "cost", "not by rules, because")
+            rows = [(n, *p.cells(), p.reason or "") for n, p in self.paths.items()]
+            tables.append((heads, rows))
+        return html_report(self._title(), [*self._facts(), *self.notes], *tables)
+
+    def _title(self) -> str:
+        return f"{self.function} by {self.method!r}"
+
+    def _facts(self) -> list[str]:
         total = sum(self.sizes.values())
         passes = f"{self.passes:,} pass{'es' if self.passes != 1 else ''}"
         if not self.passes:
@@ -77,24 +105,18 @@ class Plan:
                 f" budget {format_bytes(self.budget)})"
             )
         )
-        lines = [
-            f"{self.function} by {self.method!r}",
-            f"  samples N = {self.samples:,}, outputs K = {self.outputs:,},"
+        return [
+            f"samples N = {self.samples:,}, outputs K = {self.outputs:,},"
             f" entries = {total:,}; full result {format_bytes(self.result_bytes)}",
-            f"  {passes} of up to {self.chunk:,} rows{measured}",
+            f"{passes} of up to {self.chunk:,} rows{measured}",
         ]
-        width = max(map(len, self.reasons))
+
+    def _marks(self) -> list[tuple[str, str]]:
+        """Return each method, and whether it serves or why not."""
         serving = {p.method for p in self.paths.values()} or {self.method}
-        for name, reason in self.reasons.items():
-            mark = "serves" if name in serving else "could serve"
-            if reason and name in serving:
-                mark = f"serves some; {reason}"
-            elif reason:
-                mark = reason
-            lines.append(f"  {name:<{width}}  {mark}")
-        lines += self._parameter_lines()
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
+        return [
+            (name, _mark(name in serving, why)) for name, why in self.reasons.items()
+        ]
 
     def _parameter_lines(self) -> list[str]:
         """Return a line for each parameter, and one for the reason of a detour."""
@@ -104,14 +126,16 @@ class Plan:
         method_width = max(len(p.method) for p in self.paths.values())
         lines = ["  parameters:"]
         for name, path in self.paths.items():
-            held = f"{path.holds} {format_bytes(path.nbytes)}"
+            method, held, cost = path.cells()
             lines.append(
-                f"    {name:<{name_width}}  {path.method:<{method_width}}  {held},"
-                f" {path.cost}"
+                f"    {name:<{name_width}}  {method:<{method_width}}  {held}, {cost}"
             )
             if path.reason is not None:
                 lines.append(f"    {'':<{name_width}}  not by rules: {path.reason}")
         return lines
 
-    def __repr__(self) -> str:
-        return str(self)
+
+def _mark(serves: bool, reason: str | None) -> str:
+    if serves:
+        return f"serves some; {reason}" if reason else "serves"
+    return reason or "could serve"

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from gradkit import mnist
+from gradkit._tables import table
 from gradkit.cli._json import finite
 from gradkit.cli._mnist_measures import REFERENCE, TOLERANCES, Difference, Measures
-from gradkit.cli._tables import counted, megabytes, milliseconds, relative, table
+from gradkit.cli._units import counted, megabytes, milliseconds, relative
 
 _HARDEST = 10
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradkit import saliency
 from gradkit._planner import watched
-from gradkit.cli._tables import table
+from gradkit._tables import table
 from gradkit.saliency import Curve, RandomizationReport
 from gradkit.saliency._baseline import read_baselines
 from gradkit.saliency._completeness import gap_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradkit import reducers
-from gradkit.cli._tables import table
+from gradkit._tables import table
 from gradkit.streaming._open import Column, Rows
 from gradkit.streaming.reducers import Place
 

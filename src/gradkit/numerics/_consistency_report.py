@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any
+
+from gradkit._tables import Table, html_report, markdown, table
 
 __all__ = ["BatchConsistencyReport", "ConsistencyRow"]
 
@@ -124,9 +125,9 @@ class BatchConsistencyReport:
 
     def __str__(self) -> str:
         lines = [self._title(), *(f"  {line}" for line in self._facts())]
-        lines += ["", *_aligned(self.rows)]
+        lines += ["", _aligned(self.rows)]
         if self.derivative_rows:
-            lines += ["", f"  {self.derivative}:", *_aligned(self.derivative_rows)]
+            lines += ["", f"  {self.derivative}:", _aligned(self.derivative_rows)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -161,50 +162,31 @@ class BatchConsistencyReport:
     def to_markdown(self) -> str:
         """Return a heading, the facts, and a table for each kind of rows."""
         lines = [f"**{self._title()}**", "", *(f"- {f}" for f in self._facts())]
-        for rows in filter(None, (self.rows, self.derivative_rows)):
-            lines += ["", _line(_HEADS), _line(["---"] * len(_HEADS))]
-            lines += [_line(row.cells()) for row in rows]
+        for heads, rows in self._tables():
+            lines += ["", *markdown(heads, rows, _LEFT)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><b>{escape(self._title())}</b></p><ul>"]
-        parts += [f"<li>{escape(fact)}</li>" for fact in self._facts()]
-        parts.append("</ul>")
-        for rows in filter(None, (self.rows, self.derivative_rows)):
-            parts.append(f"<table>{_html('th', _HEADS)}")
-            parts += [_html("td", row.cells()) for row in rows]
-            parts.append("</table>")
-        return "".join(parts)
+        """Return the facts and the tables as HTML, for notebooks."""
+        return html_report(self._title(), self._facts(), *self._tables())
+
+    def _tables(self) -> list[Table]:
+        return [
+            (_HEADS, [row.cells() for row in rows])
+            for rows in (self.rows, self.derivative_rows)
+            if rows
+        ]
 
 
-def _aligned(rows: tuple[ConsistencyRow, ...]) -> list[str]:
-    lines = [row.cells() for row in rows]
-    # The last column may hold a sentence, and is as long as it is.
-    columns = zip(_HEADS[:-1], *(line[:-1] for line in lines), strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if place < _LEFT else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=False))
-        )
-        + f"  {line[-1]}"
-        for line in (_HEADS, tuple("-" * w for w in (*widths, len(_HEADS[-1]))), *lines)
-    ]
+def _aligned(rows: tuple[ConsistencyRow, ...]) -> str:
+    # The last column may hold a sentence.
+    return table(_HEADS, [row.cells() for row in rows], _LEFT, tail=True)
 
 
 def _ratio(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.1e}" if value else "0"
-
-
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _html(tag: str, cells: Any) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(c)}</{tag}>' for c in cells)}</tr>"
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

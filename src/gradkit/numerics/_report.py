@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from gradkit._tables import html_report, markdown, table
 
 __all__ = ["AgreementReport", "MethodReport", "Place"]
 
 HEADS = ("method", "verdict", "time", "largest error", "relative", "ULPs", "allowed")
+_LEFT = 2
 
 
 @dataclass(frozen=True)
@@ -134,20 +136,20 @@ class AgreementReport:
         return {m.name: m for m in self.methods}[name]
 
     def __str__(self) -> str:
-        rows = [HEADS, *(m.cells() for m in self.methods)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{self.function} in {self.dtype}, N = {self.samples}, beside"
-                 f" {self.referee}"]  # fmt: skip
-        for row in rows:
-            cells = [
-                cell.ljust(width) if place < 2 else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append(("  " + "  ".join(cells)).rstrip())
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes())])
+        lines = table(HEADS, self._lines(), _LEFT, ruled=False)
+        return "\n".join([self._title(), lines, *(f"  {n}" for n in self.notes())])
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _title(self) -> str:
+        return (
+            f"{self.function} in {self.dtype}, N = {self.samples}, beside"
+            f" {self.referee}"
+        )
+
+    def _lines(self) -> list[list[str]]:
+        return [m.cells() for m in self.methods]
 
     def notes(self) -> list[str]:
         """Return what stands below the table."""
@@ -186,24 +188,12 @@ class AgreementReport:
 
     def to_markdown(self) -> str:
         """Return the table and its notes as Markdown."""
-        lines = [
-            "| " + " | ".join(HEADS) + " |",
-            "| :-- | :-- |" + " --: |" * (len(HEADS) - 2),
-        ]
-        lines += ["| " + " | ".join(m.cells()) + " |" for m in self.methods]
+        lines = markdown(HEADS, self._lines(), _LEFT)
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]).rstrip()
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        rows = _html(HEADS, "th") + "".join(
-            _html(m.cells(), "td") for m in self.methods
-        )
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes())
-        return f"<table>{rows}</table><ul>{notes}</ul>"
-
-
-def _html(cells: Sequence[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+        return html_report(self._title(), self.notes(), (HEADS, self._lines()))
 
 
 def _plain(method: MethodReport) -> dict[str, Any]:
