@@ -372,7 +372,9 @@ MAKERS: dict[str, Callable[..., q.Quantity]] = {
     "el2n": q.el2n,
     "grand": q.grand,
     "gradients": q.gradients,
-    "projected_gradients": functools.partial(q.projected_gradients, size=2),
+    "projected_gradients": functools.partial(
+        q.projected_gradients, size=2, projection_seed=0
+    ),
     "jacobian_norm": q.jacobian_norm,
     "spectral_norm": q.spectral_norm,
 }

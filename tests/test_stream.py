@@ -583,8 +583,11 @@ def test_nothing_is_overwritten_without_resume(tmp_path: Path) -> None:
 
 
 def test_a_complete_store_is_not_computed_again(tmp_path: Path) -> None:
-    stored(double, loader(), tmp_path, identity={})
-    rows = stored(lambda b: pytest.fail("computed"), loader(), tmp_path, identity={})
+    identity = {"compute": "double"}
+    stored(double, loader(), tmp_path, identity=identity)
+    rows = stored(
+        lambda b: pytest.fail("computed"), loader(), tmp_path, identity=identity
+    )
     assert torch.equal(rows[:], 2 * data()[0])
 
 

@@ -36,7 +36,7 @@ def compute(batch: Tensor) -> dict[str, Tensor]:
 
 
 def stored(store: Path, function: Callable[[Tensor], Any] = compute) -> Any:
-    identity = {"about": "roots"}
+    identity = {"about": "roots", "compute": "any"}
     return gk.stream(function, x().split(3), store, identity=identity, progress=False)
 
 

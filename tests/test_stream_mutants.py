@@ -45,7 +45,7 @@ def both(batch: Tensor) -> dict[str, Tensor]:
 
 def stored(store: Path, compute: Any = both, batches: Any = None, **given: Any) -> Any:
     batches = x().split(3) if batches is None else batches
-    given = {"identity": {}, **given}
+    given = {"identity": {"compute": "any"}, **given}
     return gk.stream(compute, batches, store, progress=False, **given)
 
 

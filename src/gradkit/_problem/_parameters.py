@@ -94,6 +94,7 @@ def _trainable(matched: list[Parameter], what: str) -> list[Parameter]:
 def _by_mapping(table: list[Parameter], mapping: Mapping[Any, Any]) -> list[Parameter]:
     """Return the given tensors under the caller's names."""
     known = {id(p.tensor): p for p in table}
+    names = {name for p in table for name in (p.name, *p.aliases)}
     chosen, seen = [], set()
     for name, tensor in mapping.items():
         if not isinstance(tensor, Tensor) or not isinstance(name, str):
@@ -101,6 +102,16 @@ def _by_mapping(table: list[Parameter], mapping: Mapping[Any, Any]) -> list[Para
                 "a mapping of parameters goes from names to tensors; got"
                 f" {name!r}: {type(tensor).__name__}",
                 argument="parameters",
+            )
+        if name in names and id(tensor) not in known:
+            # The model would not use it, so that all its rows would be zero.
+            raise InputError(
+                f"parameters must hold the model's own tensors; {name!r} is another"
+                " tensor than the model's parameter of that name. For derivatives at"
+                " other values, pass a function as model: lambda *inputs:"
+                " torch.func.functional_call(model, parameters, inputs)",
+                argument="parameters",
+                parameter=name,
             )
         if id(tensor) in seen:
             continue

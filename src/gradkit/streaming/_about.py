@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradkit.errors import InputError
+from gradkit.streaming._code import code_of_callable
 from gradkit.streaming._identity import describe
 from gradkit.streaming._loader import Batches
 from gradkit.streaming._settings import differences, settings
@@ -44,6 +45,9 @@ def about_run(compute: Any, batches: Batches, identity: Any) -> dict[str, Any]:
             )
         told = {**(told or {}), **identity}
     described = None if told is None else describe(told, "identity")
+    if described is not None and not callable(own) and "compute" not in told:
+        # An identity says what rows depend on; what is done with it, the code says.
+        described["compute"] = f"code {code_of_callable(compute)}"
     return {"order": batches.order, "identity": described, "settings": settings()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import sysconfig
 import types
 from collections.abc import Iterator
@@ -10,10 +11,14 @@ from typing import Any
 
 from gradkit.streaming._digest import digest_bytes
 
-__all__ = ["code_of", "describe_function"]
+__all__ = ["code_of", "code_of_callable", "describe_function"]
 
 #: Where libraries lie, whose functions are known by their names.
 _LIBRARIES = tuple({sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib")})
+
+
+#: What a function reads by value; other things may change without changing it.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def describe_function(function: types.FunctionType) -> tuple[dict[str, Any], Any]:
@@ -35,6 +40,41 @@ def describe_function(function: types.FunctionType) -> tuple[dict[str, Any], Any
     if not _is_library(function.__code__):
         reads |= _globals(function)
     return found, reads
+
+
+def code_of_callable(value: Any) -> str:
+    """Return a digest of what a callable does, as far as code and plain values say.
+
+    Functions that it reads are followed; what tensors, models and containers hold is
+    left to the caller's identity.
+    """
+    return digest_bytes(*_done_by(value, set())).hex()
+
+
+def _done_by(value: Any, met: set[int]) -> Iterator[bytes]:
+    if isinstance(value, _PLAIN):
+        yield repr(value).encode()
+    if id(value) in met:
+        return
+    met.add(id(value))
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield from _done_by(part, met)
+    elif isinstance(value, types.MethodType):
+        yield from _done_by(value.__func__, met)
+        yield from code_of(type(value.__self__))
+    elif isinstance(value, types.FunctionType):
+        yield from _bytes(value.__code__)
+        written = _written(value.__code__)
+        for name, read in describe_function(value)[1].items():
+            if name.partition(" (")[0] not in written:
+                yield name.encode()
+                yield from _done_by(read, met)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _done_by(part, met)
+    elif callable(value):
+        yield from code_of(value if isinstance(value, type) else type(value))
 
 
 def code_of(kind: type) -> list[bytes]:
@@ -64,6 +104,17 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
         f"{name} (global)": value
         for name, value in held.items()
         if not isinstance(value, types.ModuleType)
+    }
+
+
+def _written(code: types.CodeType) -> set[str]:
+    """Return the outer variables that code assigns to, such as counters."""
+    stores = ("STORE_DEREF", "STORE_GLOBAL")
+    return {
+        str(i.argval)
+        for part in _nested(code)
+        for i in dis.get_instructions(part)
+        if i.opname in stores
     }
 
 

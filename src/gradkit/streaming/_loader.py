@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     SequentialSampler,
 )
@@ -265,9 +266,30 @@ def read_loader(loader: Any) -> Batches:
             " x.split(100) is such a sequence",
             argument="loader",
         )
+    if isinstance(loader, Dataset):
+        raise InputError(
+            "loader must give batches; a data set gives single samples. Pass"
+            " DataLoader(dataset, batch_size=…), or, if its items are batches,"
+            " DataLoader(dataset, batch_size=None)",
+            argument="loader",
+        )
+    if isinstance(loader, tuple) and _is_one_batch(loader):
+        raise InputError(
+            "loader must give batches; these tensors are parts of one. Pass"
+            " DataLoader(TensorDataset(x, y), batch_size=…), or a list of batches,"
+            " [(x1, y1), (x2, y2), …]",
+            argument="loader",
+        )
     if isinstance(loader, Sequence):
         return _Listed(loader)
     return _Streamed(loader)
+
+
+def _is_one_batch(values: tuple[Any, ...]) -> bool:
+    """Whether these are inputs and targets, and not one kind of tensor cut in parts."""
+    if not all(isinstance(value, Tensor) for value in values):
+        return False
+    return len({(value.dtype, value.shape[1:]) for value in values}) > 1
 
 
 def _is_indexed(loader: DataLoader[Any]) -> bool:

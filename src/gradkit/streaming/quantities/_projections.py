@@ -25,7 +25,7 @@ def projected_gradients(
     model: Any,
     size: int,
     *,
-    projection_seed: int = 0,
+    projection_seed: int | None = None,
     per_parameter: bool = False,
     criterion: Callable[..., Any] = F.cross_entropy,
     objective: Callable[[Any], Any] | None = None,
@@ -44,7 +44,8 @@ def projected_gradients(
     Args:
         model: As in :func:`loss`.
         size: The number of directions.
-        projection_seed: Chooses them.
+        projection_seed: Chooses them; ``None`` is 0. It must be given beside ``seed``,
+            which is that of a model that draws random numbers.
         per_parameter: Whether parameters stay apart.
         criterion: As in :func:`loss`.
         objective: As in :func:`loss`.
@@ -60,7 +61,8 @@ def projected_gradients(
         ``{name: (N, size)}``, in the dtype of the parameters.
 
     Raises:
-        InputError: As in :func:`loss`, or ``size`` is not positive.
+        InputError: As in :func:`loss`, ``size`` is not positive, or ``seed`` stands
+            without ``projection_seed``.
         SampleDependenceError: At a batch, the model or objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate the model.
 
@@ -78,7 +80,15 @@ def projected_gradients(
         Park et al., "TRAK: attributing model behavior at scale" (2023), sec. 3, where
         the objective is ``log(p / (1 − p))`` of the correct class's probability.
     """
-    count, start = as_position(size), as_position(projection_seed)
+    if seed is not None and projection_seed is None:
+        raise InputError(
+            "projection_seed must be given where seed is: seed is that of a model"
+            " which draws random numbers, such as dropout, and chooses no projection."
+            f" Pass projection_seed={seed!r}",
+            argument="projection_seed",
+        )
+    count = as_position(size)
+    start = 0 if projection_seed is None else as_position(projection_seed)
     if count is None or count < 1:
         raise InputError(
             f"size must be a positive number; got {describe(size)}", argument="size"
