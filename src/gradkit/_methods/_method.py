@@ -31,7 +31,7 @@ def _refusal(message: str) -> InputError:
 class Method:
     """An interchangeable way to pull cotangents back; a value, not a class to derive.
 
-    A method speaks flat matrices. It is given a :class:`Task` and yields blocks
+    A method speaks flat matrices. It is given a ``Task`` and yields blocks
     ``(samples, rows, values)``, where ``values`` holds one ``(n, r, size)`` tensor
     per thing differentiated with respect to. Which rows there are, and how they
     become tensors of the caller's shapes, is not its business.

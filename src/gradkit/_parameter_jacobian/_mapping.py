@@ -28,8 +28,8 @@ __all__ = ["ParameterJacobian"]
 class ParameterJacobian(Quantities, Mapping[str, Tensor]):
     """Derivatives with respect to parameters, ``{name: (N, *p)}``, formed on request.
 
-    What :func:`per_sample_gradients` returns has the leading axes ``(N,)``, what
-    :func:`parameter_jacobian` returns ``(N, *out)``; below both are ``(N, *out)``.
+    What ``per_sample_gradients`` returns has the leading axes ``(N,)``, what
+    ``parameter_jacobian`` returns ``(N, *out)``; below both are ``(N, *out)``.
     It is a mapping: ``J["fc1.weight"]`` is ``(N, *out, *p)``, a fresh tensor at each
     access. A tied parameter appears once and answers to each of its names.
 
@@ -108,7 +108,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
 
     @property
     def columns(self) -> Mapping[str, slice]:
-        """Where each parameter's entries stand in :meth:`flat`."""
+        """Where each parameter's entries stand in ``flat``."""
         return MappingProxyType(self._columns.slices)
 
     @property
@@ -124,7 +124,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             out: ``(N, *out, P)``, written into and returned.
 
         Returns:
-            ``(N, *out, P)``; :attr:`columns` says where each parameter stands.
+            ``(N, *out, P)``; ``columns`` says where each parameter stands.
 
         Raises:
             InputError: ``out`` has another shape, dtype or device.

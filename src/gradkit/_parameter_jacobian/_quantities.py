@@ -117,7 +117,7 @@ class Quantities:
 
         Args:
             vector: ``{name: (*p)}`` with every parameter, or flat ``(P,)``, in the
-                order of :attr:`columns`.
+                order of ``columns``.
 
         Returns:
             ``(N, *out)``: how the outputs change along ``vector``, to first order.

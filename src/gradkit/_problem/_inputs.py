@@ -21,7 +21,7 @@ __all__ = ["InputTensor", "Inputs", "Shared", "read_inputs", "shared"]
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A tensor that all samples share, as :func:`shared` marks it."""
+    """A tensor that all samples share, as ``shared`` marks it."""
 
     tensor: Tensor
 

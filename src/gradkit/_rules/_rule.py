@@ -105,7 +105,7 @@ class Rule:
             arguments: ``torch.mul``, ``torch.Tensor.mul``, ``torch.Tensor.__mul__``.
         arguments: The names of their arguments, in order.
         rows: For each argument that may be a parameter, a function of the
-            :class:`Operation` and of its output's cotangent ``(N, R, ..)``, samples
+            ``Operation`` and of its output's cotangent ``(N, R, ..)``, samples
             first. It returns the rows ``(N, R, *p)``, or a ``Factor`` from which they
             can be formed.
         unsupported: From an operation to the reason why this rule does not cover its

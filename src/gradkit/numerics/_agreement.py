@@ -109,18 +109,18 @@ def assert_agreement(
         **kwargs: As in the call.
 
     Returns:
-        The report of :func:`compare_methods`, which is true.
+        The report of ``compare_methods``, which is true.
 
     Raises:
         AgreementError: A method is *different*, follows another *convention*, or
             *overflow* spoils it; the text names the worst entry, both values, and
             what the difference looks like. ``report`` is the whole report.
-        InputError: As :func:`compare_methods`.
-        SampleDependenceError: As :func:`compare_methods`.
-        UnsupportedModelError: As :func:`compare_methods`.
+        InputError: As ``compare_methods``.
+        SampleDependenceError: As ``compare_methods``.
+        UnsupportedModelError: As ``compare_methods``.
 
     Cost:
-        That of :func:`compare_methods`.
+        That of ``compare_methods``.
 
     Example:
         >>> import torch

@@ -65,14 +65,14 @@ def channel_max(maps: Tensor, *, axis: int = 1) -> Tensor:
     """Return the largest magnitude over the channels.
 
     Args:
-        maps: As in :func:`channel_sum`.
-        axis: As in :func:`channel_sum`.
+        maps: As in ``channel_sum``.
+        axis: As in ``channel_sum``.
 
     Returns:
         ``(N, *space)``, at least 0.
 
     Raises:
-        InputError: As in :func:`channel_sum`.
+        InputError: As in ``channel_sum``.
 
     Example:
         >>> import torch
@@ -92,14 +92,14 @@ def channel_norm(maps: Tensor, *, axis: int = 1) -> Tensor:
     """Return the Euclidean norm over the channels.
 
     Args:
-        maps: As in :func:`channel_sum`.
-        axis: As in :func:`channel_sum`.
+        maps: As in ``channel_sum``.
+        axis: As in ``channel_sum``.
 
     Returns:
         ``(N, *space)``, at least 0.
 
     Raises:
-        InputError: As in :func:`channel_sum`.
+        InputError: As in ``channel_sum``.
 
     Example:
         >>> import torch

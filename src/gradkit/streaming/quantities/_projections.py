@@ -42,16 +42,16 @@ def projected_gradients(
     for every batch and data set, as that of ``ParameterJacobian.project``.
 
     Args:
-        model: As in :func:`loss`.
+        model: As in ``loss``.
         size: The number of directions.
         projection_seed: Chooses them.
         per_parameter: Whether parameters stay apart.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
         parameters: As in ``gk.per_sample_gradients``.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
 
@@ -60,7 +60,7 @@ def projected_gradients(
         ``{name: (N, size)}``, in the dtype of the parameters.
 
     Raises:
-        InputError: As in :func:`loss`, or ``size`` is not positive.
+        InputError: As in ``loss``, or ``size`` is not positive.
         SampleDependenceError: At a batch, the model or objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate the model.
 

@@ -22,7 +22,7 @@ __all__ = ["Counts", "Histogram"]
 
 
 class Counts(NamedTuple):
-    """What :class:`Histogram` counted."""
+    """What ``Histogram`` counted."""
 
     #: ``(bins + 1,)`` float64.
     edges: Tensor

@@ -18,7 +18,7 @@ __all__ = ["Top", "TopK"]
 
 
 class Top(NamedTuple):
-    """What :class:`TopK` found, best first."""
+    """What ``TopK`` found, best first."""
 
     #: ``(k',)``, in the dtype of the rows.
     values: Tensor
