@@ -63,7 +63,8 @@ def jacobian(
             beyond model, inputs, result and the forward's own graph. Changes the
             chunks, never the result beyond rounding. ``None``: a quarter of what is
             free.
-        out: A tensor that the result is written into, and returned.
+        out: ``(N, *out, *in)``, which the result is written into, and which is
+            returned; for one output and one input.
         with_values: Return a ``gk.Derivative`` with the outputs and the point too.
         create_graph: Keep the result's graph, connected to inputs and parameters.
 

@@ -138,5 +138,13 @@ class Rule:
             raise error
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name."""
+        """Return the arguments of a call by name.
+
+        Args:
+            args: Positional arguments; what goes beyond ``arguments`` is left out.
+            kwargs: Arguments by name.
+
+        Returns:
+            Both in one mapping.
+        """
         return dict(zip(self.arguments, args, strict=False)) | dict(kwargs)

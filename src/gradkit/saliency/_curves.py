@@ -29,6 +29,17 @@ class Curve:
         kind: ``"deletion"`` or ``"insertion"``.
         fractions: ``(S + 1,)``, the share of entries changed so far, from 0 to 1.
         values: ``(N, S + 1)``, the objective.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.saliency import Curve
+        >>> fractions = torch.tensor([0.0, 0.5, 1.0])
+        >>> values = torch.tensor([[4.0, 2.0, 0.0], [4.0, 4.0, 0.0]])
+        >>> curve = Curve("deletion", fractions, values)
+        >>> curve.area
+        tensor([2., 3.])
+        >>> curve
+        Curve(deletion of 2 samples at 3 shares, mean area 2.5)
     """
 
     kind: str

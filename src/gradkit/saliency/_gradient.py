@@ -22,19 +22,19 @@ def gradient(
 ) -> Any:
     """Return the gradient of each sample's objective, as a map.
 
-    It is what ``gradkit.input_gradients`` returns, signed: how much the number
+    It is what ``gk.input_gradients`` returns, signed: how much the number
     grows per unit of each entry.
 
     Args:
         model: Maps ``(N, *in)`` to ``(N, *out)``. Read, never modified.
-        inputs: As in ``gradkit.input_gradients``; for integers name the embedding
+        inputs: As in ``gk.input_gradients``; for integers name the embedding
             with ``wrt``.
         objective: From outputs to ``(N,)``, or a class, or one label per sample.
         wrt: What the map is over: an input, a submodule (its output), or several.
             ``None`` is every floating input; where one has two values at most beside
             token ids, whose mask it may be, it must be named.
-        of: What the objective is given, as in ``gradkit.jacobian``.
-        max_memory: As in ``gradkit.jacobian``.
+        of: What the objective is given, as in ``gk.jacobian``.
+        max_memory: As in ``gk.jacobian``.
 
     Returns:
         Signed, in the form, shape, dtype and device of what ``wrt`` names, detached:

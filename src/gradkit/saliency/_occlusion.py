@@ -60,8 +60,8 @@ def occlusion(
         max_memory: As in ``gradient``; bounds how many windows run at once.
 
     Returns:
-        Shaped like what is covered, in units of the objective: positive where the
-        covered entries speak for it. An entry that no window covers, since the stride
+        ``(N, *in)``, shaped like what is covered, in units of the objective: positive
+        where the covered entries speak for it. An entry that no window covers, since the stride
         is larger, has 0.
 
     Raises:

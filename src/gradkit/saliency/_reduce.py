@@ -28,6 +28,9 @@ def absolute(maps: Any) -> Any:
     Raises:
         InputError: Something else than a tensor is among them.
 
+    Cost:
+        One pass over the entries, and a tensor as large.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -51,6 +54,9 @@ def channel_sum(maps: Tensor, *, axis: int = 1) -> Tensor:
     Raises:
         InputError: There is no such axis, or it is that of the samples.
 
+    Cost:
+        One pass over the entries.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -73,6 +79,9 @@ def channel_max(maps: Tensor, *, axis: int = 1) -> Tensor:
 
     Raises:
         InputError: As in ``channel_sum``.
+
+    Cost:
+        One pass over the entries, and a tensor as large as ``maps`` while it runs.
 
     Example:
         >>> import torch
@@ -100,6 +109,9 @@ def channel_norm(maps: Tensor, *, axis: int = 1) -> Tensor:
 
     Raises:
         InputError: As in ``channel_sum``.
+
+    Cost:
+        One pass over the entries.
 
     Example:
         >>> import torch
