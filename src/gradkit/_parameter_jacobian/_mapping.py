@@ -18,7 +18,8 @@ from gradkit._parameter_jacobian._columns import (
     refusal,
 )
 from gradkit._parameter_jacobian._entries import Entry
-from gradkit._parameter_jacobian._quantities import Quantities, plainly
+from gradkit._parameter_jacobian._plainly import plainly
+from gradkit._parameter_jacobian._quantities import Quantities
 from gradkit._problem._names import nearest
 from gradkit._problem._tree import map_leaves
 
