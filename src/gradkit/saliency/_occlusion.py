@@ -61,8 +61,8 @@ def occlusion(
 
     Returns:
         ``(N, *in)``, shaped like what is covered, in units of the objective: positive
-        where the covered entries speak for it. An entry that no window covers, since the stride
-        is larger, has 0.
+        where the covered entries speak for it. An entry that no window covers, since
+        the stride is larger, has 0.
 
     Raises:
         InputError: An argument is not what the function takes, or the model draws

@@ -35,10 +35,8 @@ class Counts(NamedTuple):
         >>> import torch
         >>> from gradkit.streaming.reducers import Counts
         >>> edges = torch.tensor([0.0, 1.0, 2.5], dtype=torch.float64)
-        >>> counts = Counts(
-        ...     edges, torch.tensor([3, 4]), below=1, above=0, not_a_number=2
-        ... )
-        >>> counts.edges.diff(), int(counts.counts.sum()) + sum(counts[2:])
+        >>> found = Counts(edges, torch.tensor([3, 4]), 1, 0, not_a_number=2)
+        >>> found.edges.diff(), int(found.counts.sum()) + sum(found[2:])
         (tensor([1.0000, 1.5000], dtype=torch.float64), 10)
     """
 

@@ -82,7 +82,7 @@ class Reducer(ABC):
             place: Where the batch stands.
 
         Returns:
-            The new state.
+            The state of all of them.
 
         Raises:
             InputError: ``rows`` are not what the reducer takes, or of another shape
@@ -90,7 +90,7 @@ class Reducer(ABC):
 
         Cost:
             Of gradkit's reducers one pass over the rows, in float64 for what is
-            summed; ``OuterProduct`` takes ``n D²`` operations.
+            summed; ``OuterProduct`` takes ``n D²`` operations, ``TopK`` sorts.
         """
 
     @abstractmethod
@@ -102,13 +102,13 @@ class Reducer(ABC):
             other: Of the other.
 
         Returns:
-            A new state.
+            The state of both; where one holds no sample, the other itself.
 
         Raises:
             InputError: The rows of the two have different shapes.
 
         Cost:
-            Of gradkit's reducers one pass over both states.
+            Of gradkit's reducers at most one pass over both states; ``TopK`` sorts.
         """
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Reducer(ABC):
 
         Cost:
             Of gradkit's reducers one pass over the state; ``Gram`` takes ``N² D``
-            operations.
+            operations, ``NoiseScale`` ``groups² P``.
         """
 
     def add_parameters(
@@ -140,7 +140,7 @@ class Reducer(ABC):
             place: Where the batch stands.
 
         Returns:
-            The new state.
+            The state of all of them.
 
         Raises:
             InputError: This reducer takes tensors alone, or ``rows`` has several rows
