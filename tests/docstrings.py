@@ -8,10 +8,13 @@ import dataclasses
 import doctest
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+import torch
 
 import gradkit
 from gradkit.streaming._open import Column, Rows
@@ -33,10 +36,20 @@ SECTIONS = (
 RETURNED = {"open_rows.Rows": Rows, "open_rows.Column": Column}
 #: The letters of shapes: sizes of a call, of a layer's or a picture's axes, of a
 #: result's own axes. A star stands for several axes.
-LETTERS = set(
-    "N M n K R r D P S L T V E C H W w k' size bins bins+1 S+1 L+1 classes"
-    " *in *out *p *row *pic *space *k *".split()
-)
+LETTERS = {
+    "N", "M", "n", "K", "R", "r", "D", "P", "S", "L", "T", "V", "E", "C", "H", "W", "w",
+    "k'", "size", "bins", "bins+1", "S+1", "L+1", "classes",
+    "*in", "*out", "*p", "*row", "*pic", "*space", "*lead", "*",
+}  # fmt: skip
+#: Arguments that hold tensors, whatever their annotation says.
+SHAPED = {"model", "inputs", "attributions", "out", "tensor", "maps"}
+#: What refuses nothing: contexts without arguments, and what authors of methods and
+#: rules are handed, whose arguments come from gradkit.
+WELCOMING = {
+    "batch_invariant", "numerics.promoting",
+    "Block.covers", "Method.reason", "Rule.bind",
+    "Task.cotangents", "Task.part", "Task.weighted",
+}  # fmt: skip
 #: Methods whose cost is no reading of what is there.
 COSTLY = {
     "ParameterJacobian": {
@@ -51,7 +64,8 @@ COSTLY = {
 }  # fmt: skip
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod|data|exc|obj):`")
 _SHAPE = re.compile(r"``\(([\w*'+, -]*)\)``")
-_NAMED = re.compile(r"[Aa]s (?:in |those of |that of )?``([\w.]+)``")
+_ANY_SHAPE = re.compile(r"``(?:[^`]*[^`\w])?\([*\w'+, ]*\)|any shape")
+_NAMED = re.compile(r"\b[Aa]s (?:in |those of |that of )?``([A-Za-z_][\w.]*)``")
 
 
 # --- the surface ------------------------------------------------------------------
@@ -128,7 +142,7 @@ def items(section: str) -> dict[str, str]:
     return dict(zip(parts[1::2], texts, strict=True))
 
 
-# --- faults that any docstring may have ------------------------------------------------
+# --- faults that any docstring may have ---------------------------------------------
 
 
 def common_faults(docstring: str) -> Iterator[str]:
@@ -155,7 +169,9 @@ def _shape_faults(docstring: str) -> Iterator[str]:
         for shape in _SHAPE.findall(found.get(name, "")):
             axes = [axis.replace(" ", "") for axis in shape.split(",")]
             odd = [a for a in axes if a and a not in LETTERS and not a.isdigit()]
-            if odd:
+            # Such as ``(inputs, targets)``, which is no shape.
+            meant = any(a in LETTERS or len(a) == 1 for a in axes if not a.isdigit())
+            if odd and meant:
                 yield f"{name} has a shape ({shape}) with {odd}"
 
 
@@ -171,38 +187,44 @@ def example_faults(docstring: str) -> Iterator[str]:
 
 def reference_faults(docstring: str, module: str) -> Iterator[str]:
     """Yield what a docstring refers to and is nowhere."""
+    known = items(sections(docstring).get("Args", ""))
     for name in _NAMED.findall(docstring):
-        if not any(_is_there(place, name) for place in _places(module)):
+        if name not in {*known, *LETTERS} and not any(
+            _is_there(place, name) for place in _places(module)
+        ):
             yield f"refers to {name}, which is nowhere"
 
 
 def _places(module: str) -> Iterator[object]:
-    yield gradkit
-    parts = module.split(".")
-    for end in range(len(parts), 0, -1):
-        place: Any = __import__("sys").modules.get(".".join(parts[:end]))
-        yield place
-        yield from vars(place).values() if end == len(parts) else ()
+    """Yield where a name may be looked up: the package, its neighbours, its kind."""
+    place = sys.modules[module]
+    yield from (place, sys.modules[place.__package__ or module])
+    yield from (gradkit, gradkit.ParameterJacobian)
+    yield {"gk": gradkit, "torch": torch}
 
 
 def _is_there(place: object, name: str) -> bool:
-    for part in name.removeprefix("gk.").split("."):
-        if not hasattr(place, part):
+    for part in name.split("."):
+        if isinstance(place, dict):
+            place = place.get(part)
+        elif not hasattr(place, part):
             return False
-        place = getattr(place, part)
-    return True
+        else:
+            place = getattr(place, part)
+    return place is not None
 
 
 # --- what functions, classes and methods owe ---------------------------------------
 
 
-def function_faults(function: Function) -> list[str]:
+def function_faults(function: Function, *, refuses: bool = True) -> list[str]:
     """Return what a public function's docstring owes and does not have."""
     docstring = inspect.getdoc(function) or ""
     faults = [*common_faults(docstring), *_signature_faults(function, docstring)]
-    faults += [f"no {s}" for s in ("Raises", "Cost") if s not in sections(docstring)]
+    needed = ("Raises", "Cost") if refuses else ("Cost",)
+    faults += [f"no {s}" for s in needed if s not in sections(docstring)]
     faults += [*example_faults(docstring), *_raise_faults(function, docstring)]
-    return faults + [*reference_faults(docstring, function.__module__)]
+    return [*faults, *reference_faults(docstring, function.__module__)]
 
 
 def class_faults(kind: type) -> list[str]:
@@ -219,10 +241,16 @@ def class_faults(kind: type) -> list[str]:
             described[name]
         ):
             faults.append(f"{name} has no shape")
-    return faults + [*reference_faults(docstring, kind.__module__)]
+    return [*faults, *reference_faults(docstring, kind.__module__)]
 
 
-def member_faults(function: Function, *, is_property: bool, costly: bool) -> list[str]:
+def member_faults(
+    function: Function,
+    *,
+    is_property: bool = False,
+    costly: bool = False,
+    refuses: bool = True,
+) -> list[str]:
     """Return what a public method's or property's docstring owes and does not have."""
     docstring = inspect.getdoc(function) or ""
     faults = [*common_faults(docstring), *_raise_faults(function, docstring)]
@@ -234,13 +262,13 @@ def member_faults(function: Function, *, is_property: bool, costly: bool) -> lis
     else:
         faults += _signature_faults(function, docstring)
         takes = [p for p in inspect.signature(function).parameters if p != "self"]
-        if takes and "Raises" not in found:
+        if takes and refuses and "Raises" not in found:
             faults.append("no Raises")
     if costly and "Cost" not in found:
         faults.append("no Cost")
     if "Example" in found:
         faults += example_faults(docstring)
-    return faults + [*reference_faults(docstring, function.__module__)]
+    return [*faults, *reference_faults(docstring, function.__module__)]
 
 
 def _signature_faults(function: Function, docstring: str) -> Iterator[str]:
@@ -252,7 +280,8 @@ def _signature_faults(function: Function, docstring: str) -> Iterator[str]:
         yield f"Args describes {list(described)}"
     for name, text in described.items():
         parameter = signature.parameters.get(name)
-        if parameter and _is_tensor(parameter.annotation) and not _has_shape(text):
+        is_tensor = parameter and _is_tensor(parameter.annotation)
+        if (is_tensor or name in SHAPED) and not _has_shape(text):
             yield f"{name} has no shape"
         if not text.endswith((".", ":")):
             yield f"{name} is described by no sentence"
@@ -261,7 +290,7 @@ def _signature_faults(function: Function, docstring: str) -> Iterator[str]:
         told = found.get("Returns", found.get("Yields", ""))
         if not told:
             yield "no Returns"
-        elif _is_tensor(returned) and not _has_shape(told):
+        elif (_is_tensor(returned) or returned == "Any") and not _has_shape(told):
             yield "Returns has no shape"
 
 
@@ -272,8 +301,7 @@ def _is_tensor(annotation: object) -> bool:
 
 
 def _has_shape(text: str) -> bool:
-    has = re.search(r"\((?:\*?[\w'+]+|\*)?(?:, ?\*?[\w'+ ]*)*\)``|any shape|No axes", text)
-    return bool(has or re.search(r"[Aa]s (?:in |those of |that of )?``|As ", text))
+    return bool(_ANY_SHAPE.search(text) or re.search(r"\bAs (?:\w+ )*``", text))
 
 
 def _raise_faults(function: Function, docstring: str) -> Iterator[str]:
@@ -294,7 +322,7 @@ def _raised(function: Function) -> set[str]:
     made = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = ast.unparse(node.func).rpartition(".")[2]
             if name.endswith(("Error", "Exception")) or name == "refusal":
                 made.add("InputError" if name == "refusal" else name)
     return made

@@ -110,7 +110,8 @@ class Quantities(Reading):
                 order of ``columns``.
 
         Returns:
-            ``(N, *out)``: how the outputs change along ``vector``, to first order.
+            ``(N, *out)``, in the parameters' dtype: how the outputs change along
+            ``vector``, to first order.
 
         Raises:
             InputError: ``vector`` has other names or shapes.

@@ -43,8 +43,8 @@ def compare_methods(
 
     Args:
         function: One of the four functions, or its name.
-        model: As in the call.
-        inputs: As in the call.
+        model: As in the call: maps ``(N, *in)`` to ``(N, *out)``.
+        inputs: As in the call: a tensor ``(N, *in)``, a sequence or a mapping.
         *args: As in the call.
         methods: The methods to compare: names, ``gk.Method`` values, or a mapping of
             them.
@@ -101,8 +101,8 @@ def assert_agreement(
 
     Args:
         function: One of the four functions, or its name.
-        model: As in the call.
-        inputs: As in the call.
+        model: As in the call: maps ``(N, *in)`` to ``(N, *out)``.
+        inputs: As in the call: a tensor ``(N, *in)``, a sequence or a mapping.
         *args: As in the call.
         methods: The methods to compare.
         referee: ``"float64"``.

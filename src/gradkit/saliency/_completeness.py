@@ -33,7 +33,8 @@ def completeness_gap(
     for the error of their steps.
 
     Args:
-        attributions: What a saliency function returned, for the same arguments.
+        attributions: What a saliency function returned, for the same arguments:
+            ``(N, *in)`` for one input.
         model: As in ``gradient``.
         inputs: As in ``gradient``.
         objective: As in ``gradient``.
@@ -49,9 +50,10 @@ def completeness_gap(
         InputError: As in ``gradient``; and where the attributions are not shaped
             like what ``wrt`` names.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        One forward pass, and one for each baseline.
+        One forward pass, one for each baseline, and the proof, as in ``gradient``.
 
     Example:
         >>> import torch

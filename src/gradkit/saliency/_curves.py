@@ -92,15 +92,18 @@ def deletion_curve(
         max_memory: As in ``occlusion``.
 
     Returns:
-        A ``Curve``; its ``area`` is small where the map finds what matters.
+        A ``Curve``, in units of the objective; its ``area`` is small where the map
+        finds what matters.
 
     Raises:
         InputError: As in ``occlusion``; and where the attributions are not shaped
             like the inputs, or not finite.
         SampleDependenceError: As in ``occlusion``.
+        UnsupportedModelError: As in ``occlusion``.
 
     Cost:
-        ``steps`` forward passes for each baseline.
+        ``steps + 1`` forward passes for each baseline, one of the inputs, and the
+        proof, as in ``gradient``.
 
     Example:
         >>> import torch
@@ -144,11 +147,13 @@ def insertion_curve(
         max_memory: As in ``occlusion``.
 
     Returns:
-        A ``Curve``; its ``area`` is large where the map finds what matters.
+        A ``Curve``, in units of the objective; its ``area`` is large where the map
+        finds what matters.
 
     Raises:
         InputError: As in ``deletion_curve``.
         SampleDependenceError: As in ``occlusion``.
+        UnsupportedModelError: As in ``occlusion``.
 
     Cost:
         That of ``deletion_curve``.

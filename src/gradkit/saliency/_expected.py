@@ -60,9 +60,11 @@ def expected_gradients(
     Raises:
         InputError: As in ``gradient``.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``draws`` forward and backward passes. The error falls with their square root.
+        ``draws`` forward and backward passes, one forward of the inputs, and the proof,
+        as in ``gradient``. The error falls with the square root of ``draws``.
 
     Example:
         >>> import torch

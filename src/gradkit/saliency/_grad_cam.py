@@ -34,8 +34,8 @@ def grad_cam(
         of: As in ``gradient``.
 
     Returns:
-        ``(N, 1, *space)``, signed. The paper shows what is positive,
-        ``map.relu()``, as large as the image:
+        ``(N, 1, *space)``, signed, in the dtype of the layer's output. The paper shows
+        what is positive, ``map.relu()``, as large as the image:
         ``torch.nn.functional.interpolate(map, size, mode="bilinear")``.
 
     Raises:
@@ -43,9 +43,11 @@ def grad_cam(
             its output has no space, or is made of layers that have their features
             last, as embeddings and transformers do.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        One forward pass, and one backward pass down to the layer.
+        One forward pass, one backward pass down to the layer, and the proof, as in
+        ``gradient``.
 
     Example:
         >>> import torch

@@ -45,9 +45,12 @@ def gradient(
         InputError: An argument is not what the function takes, or the model draws
             random numbers, as dropout in training mode does.
         SampleDependenceError: The model or the objective couples samples.
+        UnsupportedModelError: The model writes to its own parameters, or is otherwise
+            none that can be differentiated without a trace.
 
     Cost:
-        One forward and one backward pass.
+        One forward and one backward pass, and the proof that samples are independent,
+        as in ``gk.jacobian``.
 
     Example:
         >>> import torch
@@ -96,6 +99,7 @@ def gradient_times_input(
     Raises:
         InputError: As in ``gradient``.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         That of ``gradient``.

@@ -50,6 +50,7 @@ def guided_backprop(
         InputError: As in ``gradient``; and where no ReLU lies between ``wrt`` and
             the objective.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         That of ``gradient``.

@@ -73,9 +73,11 @@ def integrated_gradients(
         InputError: As in ``gradient``; and where ``max_gap`` is not reached with 64
             times ``steps``.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``steps`` forward and backward passes, for each baseline.
+        ``steps`` forward and backward passes for each baseline, one forward of the
+        inputs, and the proof, as in ``gradient``.
 
     Example:
         >>> import torch

@@ -68,9 +68,12 @@ def occlusion(
         InputError: An argument is not what the function takes, or the model draws
             random numbers.
         SampleDependenceError: The model or the objective couples samples.
+        UnsupportedModelError: The model writes to its own parameters, or is otherwise
+            none that can be differentiated without a trace.
 
     Cost:
-        One forward pass for each window and each baseline.
+        One forward pass for each window and each baseline, one of the inputs, and the
+        proof, as in ``gradient``.
 
     Example:
         >>> import torch

@@ -48,7 +48,8 @@ def randomization_check(
     Args:
         method: A name in ``gk.saliency.METHODS``, or a callable ``(model, inputs,
             objective, **settings)`` that returns one tensor with the samples first.
-        model: An ``nn.Module``. Read, never modified; it is copied.
+        model: An ``nn.Module``, from ``(N, *in)`` to ``(N, *out)``. Read, never
+            modified; it is copied.
         inputs: As in ``gradient``.
         objective: As in ``gradient``.
         layers: Dotted names, in the order in which they are drawn anew, each with all
@@ -71,6 +72,7 @@ def randomization_check(
         InputError: As in ``gradient``; and where the model is no ``nn.Module``,
             cannot be copied, has no parameters, or lacks a layer.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         A map for each layer, and one more; a copy of the model.

@@ -49,7 +49,7 @@ def channel_sum(maps: Tensor, *, axis: int = 1) -> Tensor:
         axis: ``-1`` for embeddings ``(N, T, E)``.
 
     Returns:
-        ``(N, *space)``, signed.
+        ``(N, *space)``, signed, in the dtype of ``maps``.
 
     Raises:
         InputError: There is no such axis, or it is that of the samples.
@@ -75,7 +75,7 @@ def channel_max(maps: Tensor, *, axis: int = 1) -> Tensor:
         axis: As in ``channel_sum``.
 
     Returns:
-        ``(N, *space)``, at least 0.
+        ``(N, *space)``, at least 0, in the dtype of ``maps``.
 
     Raises:
         InputError: As in ``channel_sum``.
@@ -105,7 +105,7 @@ def channel_norm(maps: Tensor, *, axis: int = 1) -> Tensor:
         axis: As in ``channel_sum``.
 
     Returns:
-        ``(N, *space)``, at least 0.
+        ``(N, *space)``, at least 0, in the dtype of ``maps``.
 
     Raises:
         InputError: As in ``channel_sum``.

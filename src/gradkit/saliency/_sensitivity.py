@@ -61,13 +61,15 @@ def sensitivity(
         settings: What ``method`` is called with besides, such as ``{"draws": 20}``.
 
     Returns:
-        ``(N,)``, the largest share over the draws; 0 for a map that does not move, and
-        infinity where the map itself is 0 and a noisy one is not.
+        ``(N,)``, in float32 at least, the largest share over the draws; 0 for a map
+        that does not move, and infinity where the map itself is 0 and a noisy one is
+        not.
 
     Raises:
         InputError: As in ``gradient``; and where no input is floating, or the
             method returns something else than a tensor.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         ``draws + 1`` maps.

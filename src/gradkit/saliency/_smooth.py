@@ -61,9 +61,11 @@ def smoothgrad(
     Raises:
         InputError: As in ``gradient``.
         SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``draws`` forward and backward passes.
+        ``draws`` forward and backward passes, one forward of the inputs, and the proof,
+        as in ``gradient``.
 
     Example:
         >>> import torch

@@ -59,6 +59,9 @@ def noise_scale(
     Raises:
         InputError: As in ``gradients``, ``gk.reduce`` and
             ``gk.reducers.NoiseScale``.
+        SampleDependenceError: As in ``gradients``.
+        UnsupportedModelError: As in ``gradients``.
+        ProcessError: As in ``gk.reduce``.
 
     Cost:
         That of ``gk.per_sample_gradients`` per batch; ``groups`` gradients in float64

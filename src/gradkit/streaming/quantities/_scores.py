@@ -49,6 +49,7 @@ def el2n(
         InputError: An argument is not what the function takes; or, at a batch, the
             outputs are no logits, or the targets none of their classes.
         SampleDependenceError: At a batch, the model couples samples.
+        UnsupportedModelError: As in ``loss``.
 
     Cost:
         As that of ``loss``, for each model.

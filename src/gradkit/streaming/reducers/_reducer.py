@@ -119,7 +119,7 @@ class Reducer(ABC):
             state: The reducer's own.
 
         Returns:
-            As the reducer says, on memory of its own.
+            As the reducer says, such as ``(*row)`` of ``Mean``; on memory of its own.
 
         Raises:
             InputError: The state holds too few samples for a value.
