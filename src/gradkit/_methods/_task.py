@@ -129,7 +129,7 @@ class Task:
             weights: ``(N, R)``.
 
         Returns:
-            ``(N, K)``, in the dtype of the graph.
+            ``(N, K)``, in the dtype of the task's other cotangents.
         """
         if self.cotangent is None:
             return weights.to(self.graph.dtype)

@@ -47,7 +47,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         It holds ``nbytes``: factors of the parameters that rules serve, and the rows
         of the others, ``N K P`` numbers. Rows that exceed ``max_memory`` are not held,
         but copies of the model and its inputs; each question then runs the model
-        again. ``gk.explain`` tells which.
+        again. ``gk.explain`` tells factors from rows, and how many bytes rows take.
 
     Example:
         >>> import torch

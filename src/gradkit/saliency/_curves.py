@@ -102,8 +102,8 @@ def deletion_curve(
         UnsupportedModelError: As in ``occlusion``.
 
     Cost:
-        ``steps + 1`` forward passes for each baseline, one of the inputs, and the
-        proof, as in ``gradient``.
+        At most ``steps + 1`` forward passes for each baseline, one of the inputs,
+        and the proof, as in ``gradient``.
 
     Example:
         >>> import torch
