@@ -83,6 +83,12 @@ def public_names() -> Iterator[tuple[str, Any]]:
     yield from RETURNED.items()
 
 
+def public_modules() -> dict[str, ModuleType]:
+    found = {n: getattr(gradkit, n) for n in gradkit.__all__}
+    modules = {n: v for n, v in found.items() if isinstance(v, ModuleType)}
+    return {"gradkit": gradkit, **modules}
+
+
 def public_functions() -> dict[str, Function]:
     return {n: v for n, v in public_names() if inspect.isfunction(v)}
 
@@ -215,6 +221,11 @@ def _is_there(place: object, name: str) -> bool:
 
 
 # --- what functions, classes and methods owe ---------------------------------------
+
+
+def module_faults(module: ModuleType) -> list[str]:
+    """Return what a public module's docstring owes and does not have."""
+    return [*common_faults(module.__doc__ or "")]
 
 
 def function_faults(function: Function, *, refuses: bool = True) -> list[str]:

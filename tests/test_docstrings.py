@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,13 +23,16 @@ from docstrings import (
     function_faults,
     items,
     member_faults,
+    module_faults,
     public_classes,
     public_functions,
     public_members,
+    public_modules,
     sections,
 )
 
 FUNCTIONS, CLASSES, MEMBERS = public_functions(), public_classes(), public_members()
+MODULES = public_modules()
 #: Functions that do not look at what they are given before they use it.
 TRUSTING = {
     "mnist.accuracy",
@@ -57,6 +61,7 @@ def test_the_surface_is_found() -> None:
         "reducers.TopK.merge",  # inherits its docstring, too
     }
     assert members <= set(MEMBERS)
+    assert {"gradkit", "errors", "plots", "saliency", "mnist"} <= set(MODULES)
     assert not {"Method.unsupported", "Block.count", "Block.index"} & set(MEMBERS)
 
 
@@ -91,6 +96,11 @@ def test_member(name: str) -> None:
         refuses=name not in WELCOMING,
     )
     assert faults == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module(name: str) -> None:
+    assert module_faults(MODULES[name]) == []
 
 
 # --- what is raised -------------------------------------------------------------------
@@ -353,6 +363,15 @@ def test_a_fault_of_a_member_is_found() -> None:
     assert area is not None
     assert member_faults(area, is_property=True) == ["no shape"]
     assert member_faults(Kind.undocumented) == ["no summary in one line"]
+
+
+def test_a_fault_of_a_module_is_found() -> None:
+    module = ModuleType("poor", "What :func:`jacobian` is for")
+    assert module_faults(module) == [
+        "no summary in one line",
+        "a role, which is printed as it is",
+    ]
+    assert module_faults(ModuleType("bare")) == ["no summary in one line"]
 
 
 def test_a_method_inherits_its_docstring() -> None:
