@@ -133,8 +133,8 @@ def train(
     Example:
         >>> import torch
         >>> import gradkit as gk
-        >>> images = torch.eye(3)[[0, 1, 2, 0, 1, 2]]
-        >>> layer = torch.nn.Linear(3, 3)
+        >>> images = torch.eye(3, 4)[[0, 1, 2, 0, 1, 2]]
+        >>> layer = torch.nn.Linear(4, 3)
         >>> history = gk.mnist.train(
         ...     layer,
         ...     images,
