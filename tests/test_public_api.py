@@ -1,16 +1,14 @@
-"""The public names, their signatures and docstrings, and what an import brings."""
+"""The public names, their signatures, and what an import brings."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -109,13 +107,6 @@ SIGNATURES = {
     "objectives.token_loss": "(labels, *, shift=False, ignore_index=-100,"
     " reduction='mean')",
 }
-QUESTIONS = (
-    "input_gradients",
-    "jacobian",
-    "per_sample_gradients",
-    "parameter_jacobian",
-)
-SECTIONS = ("Args", "Returns", "Raises", "Cost", "Example", "Source")
 # Optional dependencies, and the old home of torch.func.
 UNWANTED = ("matplotlib", "mlxtend", "zarr", "fsspec", "functorch")
 
@@ -163,77 +154,6 @@ def test_registries_cannot_be_changed() -> None:
         methods["mine"] = methods["loop"]
     with pytest.raises(AttributeError):
         methods["loop"].name = "another"
-
-
-# --- docstrings -----------------------------------------------------------------
-
-
-def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
-    """Yield every public function, those of the public modules by dotted name."""
-    for name in gradkit.__all__:
-        value = getattr(gradkit, name)
-        if inspect.isfunction(value):
-            yield name, value
-        elif isinstance(value, ModuleType):
-            for inner in value.__all__:
-                function = getattr(value, inner)
-                if inspect.isfunction(function):
-                    yield f"{name}.{inner}", function
-
-
-def sections(docstring: str) -> dict[str, str]:
-    """Split a Google-style docstring into its sections, in the order they come in."""
-    parts = re.split(rf"^({'|'.join(SECTIONS)}):$", docstring, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def docstring_faults(function: Callable[..., object], *needed: str) -> list[str]:
-    """Return what a public docstring owes and does not have."""
-    found = sections(inspect.getdoc(function) or "")
-    faults = [f"no {section}" for section in needed if section not in found]
-    described = re.findall(r"^    \*{0,2}(\w+): ", found.get("Args", ""), re.MULTILINE)
-    signature = inspect.signature(function)
-    if described != list(signature.parameters):
-        faults.append(f"Args describes {described}")
-    if signature.return_annotation not in (None, "None") and "Returns" not in found:
-        faults.append("no Returns")
-    if ">>> " not in found.get("Example", ""):
-        faults.append("no Example that runs")
-    if list(found) != [section for section in SECTIONS if section in found]:
-        faults.append(f"sections come as {list(found)}")
-    return faults
-
-
-@pytest.mark.parametrize("name", sorted(dict(public_functions())))
-def test_docstring_sections(name: str) -> None:
-    needed = ("Raises", "Cost") if name in QUESTIONS else ()
-    assert docstring_faults(dict(public_functions())[name], *needed) == []
-
-
-def test_public_functions_are_found() -> None:
-    assert set(dict(public_functions())) >= {*QUESTIONS, "explain", "shared"}
-    assert any(name.startswith("objectives.") for name, _ in public_functions())
-
-
-def test_a_poor_docstring_is_found() -> None:
-    def poor(model: object, inputs: object) -> int:
-        """Return nothing much.
-
-        Example:
-            No code here.
-
-        Args:
-            inputs: Described alone.
-        """
-        return id((model, inputs))
-
-    assert docstring_faults(poor, "Cost") == [
-        "no Cost",
-        "Args describes ['inputs']",
-        "no Returns",
-        "no Example that runs",
-        "sections come as ['Example', 'Args']",
-    ]
 
 
 # --- what an import brings, what a wheel holds ----------------------------------

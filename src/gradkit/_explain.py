@@ -42,8 +42,8 @@ def explain(
 
     Args:
         function: One of the four functions, or its name.
-        model: As in the call.
-        inputs: As in the call.
+        model: As in the call: maps ``(N, *in)`` to ``(N, *out)``.
+        inputs: As in the call: a tensor ``(N, *in)``, a sequence or a mapping.
         *args: As in the call.
         **kwargs: As in the call.
 
@@ -58,7 +58,8 @@ def explain(
         UnsupportedModelError: No method can serve the call.
 
     Cost:
-        One forward pass, and one row.
+        One forward pass, the proof that samples are independent (up to seven more),
+        and one row.
 
     Example:
         >>> import torch

@@ -45,12 +45,12 @@ def input_gradients(
             ``gk.objectives``. A whole number, or one label per sample, means
             ``class_score``. ``None`` where a sample has one output. Called once, on
             the outputs of the whole batch.
-        wrt: What to differentiate with respect to, as in :func:`jacobian`.
-        of: What the objective is given, as in :func:`jacobian`.
+        wrt: What to differentiate with respect to, as in ``jacobian``.
+        of: What the objective is given, as in ``jacobian``.
         batched: ``False``: the gradient of a scalar function without a sample axis.
-        seed: For a model that draws random numbers, as in :func:`jacobian`.
-        method: As in :func:`jacobian`.
-        max_memory: As in :func:`jacobian`.
+        seed: For a model that draws random numbers, as in ``jacobian``.
+        method: As in ``jacobian``.
+        max_memory: As in ``jacobian``.
         with_values: Return a ``gk.Derivative`` with outputs, objective values and
             the point too.
         create_graph: Keep the result's graph, connected to inputs and parameters.
@@ -58,7 +58,7 @@ def input_gradients(
     Returns:
         ``(N, *in)``, or ``(*in)`` with ``batched=False``, in the dtype and on the
         device of what it is a derivative with respect to, detached; in the form
-        that ``wrt`` asks for, as in :func:`jacobian`.
+        that ``wrt`` asks for, as in ``jacobian``.
 
     Raises:
         InputError: An argument is not what the function takes.
@@ -67,7 +67,7 @@ def input_gradients(
 
     Cost:
         One forward and one backward pass; and the proof that samples are
-        independent, as in :func:`jacobian`.
+        independent, as in ``jacobian``.
 
     Example:
         >>> import torch
@@ -119,16 +119,16 @@ def per_sample_gradients(
         model: Maps ``(N, *in)`` to ``(N, *out)``; an ``nn.Module``, a bound method
             of one, or any callable (then ``parameters`` says whose). Read, never
             modified.
-        inputs: As in :func:`jacobian`; integers are welcome. ``N`` may be 0.
+        inputs: As in ``jacobian``; integers are welcome. ``N`` may be 0.
         objective: From batched outputs to one number per sample, ``(N,)``; see
             ``gk.objectives``. ``None`` where a sample has one output.
-        of: What the objective is given, as in :func:`jacobian`.
+        of: What the objective is given, as in ``jacobian``.
         parameters: Names, names of submodules, globs (``"*lora_*"``), a module, or a
             mapping of names to tensors. ``None``: all that require grad. A frozen
             parameter is included where it is named exactly.
-        seed: For a model that draws random numbers, as in :func:`jacobian`.
-        method: As in :func:`jacobian`.
-        max_memory: As in :func:`jacobian`; rows that do not fit are computed again
+        seed: For a model that draws random numbers, as in ``jacobian``.
+        method: As in ``jacobian``.
+        max_memory: As in ``jacobian``; rows that do not fit are computed again
             when they are asked for.
 
     Returns:
@@ -142,7 +142,7 @@ def per_sample_gradients(
 
     Cost:
         One forward pass; then ``N`` pullbacks, vmapped over samples, with a forward
-        pass of their own; and the proof, as in :func:`jacobian`.
+        pass of their own; and the proof, as in ``jacobian``.
 
     Example:
         >>> import torch

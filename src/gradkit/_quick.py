@@ -106,7 +106,7 @@ def quick_forward(
     Args:
         wanted: Whether it is wanted.
         laid_from: Entries from which on images are convolved with the channels last;
-            ``None``: never. Proved first: see :mod:`gradkit._layouts`.
+            ``None``: never. Proved first: see ``gradkit._layouts``.
     """
     if not wanted or is_looked_on():
         return nullcontext()

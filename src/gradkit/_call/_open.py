@@ -183,7 +183,7 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
 
 
 def _batched(request: Request) -> bool | None:
-    """Return ``batched`` as :func:`read_inputs` takes it."""
+    """Return ``batched`` as ``read_inputs`` takes it."""
     if request.kind == "parameters":
         return True  # one number per sample is a common input of such models
     if request.batched is None:

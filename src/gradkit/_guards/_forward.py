@@ -231,7 +231,7 @@ class Forwards:
     def arguments(
         self, like: Graph
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int | None, ...]]:
-        """Return sources, others and the others' ``in_dims`` for :meth:`function`."""
+        """Return sources, others and the others' ``in_dims`` for ``function``."""
         tensors = self.inputs.tensors
         if self.parameters:
             sources = tuple(p.detach() for p in self._live)

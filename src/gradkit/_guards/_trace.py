@@ -61,7 +61,7 @@ class Untouched:
 
     Inside, gradients are recorded whatever mode the caller is in, tensors that a
     forward may write to are private, compiled code runs eagerly, and every
-    :meth:`forward` starts from the same state.
+    ``forward`` starts from the same state.
 
     Args:
         target: The model.

@@ -31,7 +31,7 @@ def _refusal(message: str) -> InputError:
 class Method:
     """An interchangeable way to pull cotangents back; a value, not a class to derive.
 
-    A method speaks flat matrices. It is given a :class:`Task` and yields blocks
+    A method speaks flat matrices. It is given a ``Task`` and yields blocks
     ``(samples, rows, values)``, where ``values`` holds one ``(n, r, size)`` tensor
     per thing differentiated with respect to. Which rows there are, and how they
     become tensors of the caller's shapes, is not its business.
@@ -94,7 +94,20 @@ class Method:
         return getattr(self.parameters, "rules", None) is not None
 
     def run(self, task: Task) -> Iterator[Block]:
-        """Yield the blocks of ``task``."""
+        """Yield the blocks of ``task``.
+
+        Args:
+            task: What to differentiate, which ``reason`` has nothing against.
+
+        Yields:
+            ``gk.Block`` by ``gk.Block``, each as soon as it is computed.
+
+        Raises:
+            InputError: A function of others' yields something else.
+
+        Cost:
+            That of the method: its ``summary``.
+        """
         rows = self.inputs if task.kind == "inputs" else self.parameters
         assert rows is not None, "reason() is asked first"
         for block in rows(task):
@@ -107,7 +120,15 @@ class Method:
             yield block
 
     def reason(self, task: Task) -> str | None:
-        """Return why this method cannot serve ``task``, or ``None``."""
+        """Return why this method cannot serve ``task``, or ``None``.
+
+        Args:
+            task: What to differentiate.
+
+        Returns:
+            A sentence without its full stop, or ``None`` where nothing is known to
+            be in the way; the method can still turn out to fail when it is run.
+        """
         rows = self.inputs if task.kind == "inputs" else self.parameters
         if rows is None:
             return f"it computes no derivatives with respect to {task.kind}"

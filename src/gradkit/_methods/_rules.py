@@ -175,6 +175,9 @@ def rules_method(*extra: Rule) -> Method:
     Raises:
         InputError: An argument is not a ``gk.Rule``.
 
+    Cost:
+        A table of the rules is built; no model is run.
+
     Example:
         >>> import torch
         >>> import gradkit as gk

@@ -40,17 +40,39 @@ class Tiler(Protocol):
 class Task:
     """One call, as methods see it.
 
-    ``samples`` is ``N``, ``rows`` is ``R``: 1 for an objective, ``K`` for a
-    Jacobian. ``sizes`` are the numbers of entries of each source.
+    gradkit makes it and hands it to the functions of a ``gk.Method``. A *source* is
+    an input, a submodule's output or a parameter that is differentiated with respect
+    to. There are ``R`` rows per sample: 1 for an objective, ``K`` for a Jacobian.
+
+    Attributes:
+        kind: ``"inputs"`` or ``"parameters"``: what the sources are.
+        graph: The ordinary autograd graph of the one forward, whose
+            ``pull(cotangent)`` takes ``(N, K)`` to one tensor per source: ``(N, size)``
+            by inputs, ``(size,)`` summed over samples by parameters.
+        forwards: Runs the model again, and knows its inputs and parameters.
+        planner: Splits work into tiles that fit the memory budget.
+        cotangent: The objective's cotangent ``(N, K)``; ``None`` for a Jacobian.
+        connected: Whether the result keeps its graph.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> seen = []
+        >>> def look(task):
+        ...     seen.append((task.kind, task.samples, task.outputs, task.rows))
+        ...     seen.append((task.sizes, task.cotangents(slice(1, 2)).shape))
+        ...     return gk.METHODS["loop"].inputs(task)
+        >>> method = gk.Method("look", "reverse", "looks at its task", inputs=look)
+        >>> _ = gk.jacobian(torch.nn.Linear(3, 2), torch.ones(5, 3), method=method)
+        >>> seen
+        [('inputs', 5, 2, 2), ((3,), torch.Size([1, 5, 2]))]
     """
 
     kind: Literal["inputs", "parameters"]
     graph: Graph
     forwards: Forwards
     planner: Tiler
-    #: The objective's cotangent ``(N, K)``; ``None`` for a Jacobian.
     cotangent: Tensor | None
-    #: Whether the result keeps its graph.
     connected: bool = False
 
     @property
@@ -80,7 +102,16 @@ class Task:
         return self.forwards.inputs.batched
 
     def cotangents(self, rows: slice, samples: slice = slice(None)) -> Tensor:
-        """Return the cotangents ``(r, n, K)`` of some rows of some samples."""
+        """Return the cotangents of some rows of some samples.
+
+        Args:
+            rows: From a first to an end, both given; of an objective the one row.
+            samples: Which samples; all of them by default.
+
+        Returns:
+            ``(r, n, K)`` in the dtype of the graph: one-hot for a Jacobian, the
+            objective's own otherwise.
+        """
         if self.cotangent is not None:
             return self.cotangent[samples][None]
         count = len(range(*samples.indices(self.samples)))
@@ -92,22 +123,40 @@ class Task:
         return hot
 
     def weighted(self, weights: Tensor) -> Tensor:
-        """Return the cotangent ``(N, K)`` of the rows weighted by ``(N, R)``."""
+        """Return the cotangent of a weighted sum of each sample's rows.
+
+        Args:
+            weights: ``(N, R)``.
+
+        Returns:
+            ``(N, K)``, in the dtype of the task's other cotangents.
+        """
         if self.cotangent is None:
             return weights.to(self.graph.dtype)
         return self.cotangent * weights.to(self.cotangent.dtype)
 
     def part(self, tensors: Values, dims: Any, samples: slice) -> Values:
-        """Return the tensors that ``dims`` says have samples, cut to ``samples``."""
+        """Return tensors, those with samples cut to some of them.
+
+        Args:
+            tensors: One or more, of any shape.
+            dims: For each, ``0`` where its first axis is the samples', else ``None``.
+            samples: Which samples.
+
+        Returns:
+            As ``tensors``.
+        """
         return tuple(
             t if d is None else t[samples] for t, d in zip(tensors, dims, strict=True)
         )
 
     def function(self) -> tuple[Callable[..., Tensor], Values, Values, Any]:
-        """Return ``f(sources, others) -> (K,)`` of one sample, and its arguments.
+        """Return the model as a function of one sample, and its arguments.
 
-        Sources come in the order of the graph's; the last value is the others'
-        ``in_dims``.
+        Returns:
+            ``f``, sources, others and the others' ``in_dims``, as ``torch.vmap``
+            takes them. ``f(sources, others)`` is ``(K,)``, of one sample's part of
+            each. Sources come in the order of the graph's.
         """
         place = self.forwards.order()
         inner = self.forwards.function(self.graph)

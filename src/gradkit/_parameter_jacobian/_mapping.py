@@ -18,7 +18,8 @@ from gradkit._parameter_jacobian._columns import (
     refusal,
 )
 from gradkit._parameter_jacobian._entries import Entry
-from gradkit._parameter_jacobian._quantities import Quantities, plainly
+from gradkit._parameter_jacobian._plainly import plainly
+from gradkit._parameter_jacobian._quantities import Quantities
 from gradkit._problem._names import nearest
 from gradkit._problem._tree import map_leaves
 
@@ -28,13 +29,25 @@ __all__ = ["ParameterJacobian"]
 class ParameterJacobian(Quantities, Mapping[str, Tensor]):
     """Derivatives with respect to parameters, ``{name: (N, *p)}``, formed on request.
 
-    What :func:`per_sample_gradients` returns has the leading axes ``(N,)``, what
-    :func:`parameter_jacobian` returns ``(N, *out)``; below both are ``(N, *out)``.
+    What ``per_sample_gradients`` returns has the leading axes ``(N,)``, what
+    ``parameter_jacobian`` returns ``(N, *out)``; below both are ``(N, *out)``.
     It is a mapping: ``J["fc1.weight"]`` is ``(N, *out, *p)``, a fresh tensor at each
-    access. A tied parameter appears once and answers to each of its names.
+    access. A tied parameter appears once and answers to each of its names. Below ``K``
+    is ``prod(out)``, and ``P`` counts the entries of all parameters.
 
     It is true for the moment of the call, whatever is done to the model, the inputs
     or the optimiser afterwards: it holds tensors of its own alone.
+
+    Raises:
+        KeyError: There is no parameter of that name.
+        StaleError: Rows are computed again, and the model then reads something beside
+            its own state and inputs that has changed.
+
+    Cost:
+        It holds ``nbytes``: factors of the parameters that rules serve, and the rows
+        of the others, ``N K P`` numbers. Rows that exceed ``max_memory`` are not held,
+        but copies of the model and its inputs; each question then runs the model
+        again. ``gk.explain`` tells factors from rows, and how many bytes rows take.
 
     Example:
         >>> import torch
@@ -98,17 +111,20 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
 
     @property
     def outputs(self) -> Any:
-        """The outputs of the very forward that was differentiated, detached."""
+        """The outputs of the forward that was differentiated, ``(N, *out)``, detached.
+
+        A copy at each access.
+        """
         return map_leaves(_fresh, self._outputs)
 
     @property
     def objective_values(self) -> Tensor | None:
-        """``(N,)``: the objective; ``None`` for a Jacobian."""
+        """The objective, ``(N,)``, a copy at each access; ``None`` for a Jacobian."""
         return _fresh(self._values)
 
     @property
     def columns(self) -> Mapping[str, slice]:
-        """Where each parameter's entries stand in :meth:`flat`."""
+        """Where each parameter's entries stand in the last axis of ``flat()``."""
         return MappingProxyType(self._columns.slices)
 
     @property
@@ -124,10 +140,15 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             out: ``(N, *out, P)``, written into and returned.
 
         Returns:
-            ``(N, *out, P)``; :attr:`columns` says where each parameter stands.
+            ``(N, *out, P)``, in the dtype that holds every parameter's; ``columns``
+            says where each parameter stands.
 
         Raises:
-            InputError: ``out`` has another shape, dtype or device.
+            InputError: ``out`` has another shape, dtype or device, requires grad or
+                overlaps itself.
+
+        Cost:
+            Forms all rows, ``N K P`` numbers, and writes each once.
         """
         shape = (*self._lead, self._columns.total)
         if out is None:
@@ -146,10 +167,14 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             out: ``{name: (N, *out, *p)}``, written into and returned.
 
         Returns:
-            ``{name: (N, *out, *p)}``.
+            ``{name: (N, *out, *p)}``, each in its parameter's dtype.
 
         Raises:
-            InputError: ``out`` has other names, shapes, dtypes or devices.
+            InputError: ``out`` has other names, shapes, dtypes or devices, or its
+                tensors share memory.
+
+        Cost:
+            Forms all rows, ``N K P`` numbers, and writes each once.
         """
         if out is not None and set(out) != set(self):
             raise refusal(
@@ -180,8 +205,24 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         Args:
             parameters: Names, names of submodules, or globs.
 
+        Returns:
+            The part, with the parameters in the order of the whole.
+
         Raises:
             InputError: A name matches nothing.
+
+        Cost:
+            None; what is held is shared with the whole.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> model = torch.nn.Sequential(
+            ...     torch.nn.Linear(3, 2), torch.nn.Linear(2, 4)
+            ... )
+            >>> J = gk.parameter_jacobian(model, torch.ones(5, 3))
+            >>> list(J.select("1")), list(J.select("*bias"))
+            (['1.weight', '1.bias'], ['0.bias', '1.bias'])
         """
         one = isinstance(parameters, str) or not isinstance(parameters, Iterable)
         wanted: list[Any] = [parameters] if one else list(parameters)
@@ -211,8 +252,24 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             index: A whole number (one sample; the axis stays), a slice, a list, or
                 a tensor of numbers or of booleans.
 
+        Returns:
+            The part, with the samples, outputs and objective values in the order of
+            ``index``.
+
         Raises:
             InputError: ``index`` is out of range or of another kind.
+
+        Cost:
+            Copies what is held of these samples. Rows that are computed again are
+            computed of all samples up to the last chosen one.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+            >>> G = gk.per_sample_gradients(torch.nn.Linear(2, 1, bias=False), x)
+            >>> G.samples([2, 0]).norms()
+            tensor([5., 1.])
         """
         count = self._lead[0]
         places = read_index(index, count)

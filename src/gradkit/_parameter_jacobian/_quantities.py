@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import torch
-from torch import Size, Tensor
+from torch import Tensor
 
-from gradkit._guards._autocast import Autocast
-from gradkit._guards._settings import quiet_settings
-from gradkit._guards._trace import LOCK
-from gradkit._parameter_jacobian._columns import Columns, refusal
-from gradkit._parameter_jacobian._entries import Entry
+from gradkit._parameter_jacobian._columns import refusal
+from gradkit._parameter_jacobian._plainly import plainly
+from gradkit._parameter_jacobian._reading import Reading
 from gradkit._problem._inputs import as_position
 
-__all__ = ["Quantities", "plainly"]
+__all__ = ["Quantities"]
 
 
-Answer = TypeVar("Answer")
-Asked = ParamSpec("Asked")
-
-
-def plainly(method: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
-    """Run arithmetic on rows as it is written, in whatever context it is asked for.
-
-    Autocast would round products, and inference mode would give tensors that no
-    later computation may record.
-    """
-
-    @wraps(method)
-    def wrapped(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
-        device = cast(Quantities, args[0])._device
-        with LOCK, ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(Autocast.of([device]).off())
-            stack.enter_context(quiet_settings())
-            return method(*args, **kwargs)
-
-    return wrapped
-
-
-class Quantities:
+class Quantities(Reading):
     """The quantities of a ``ParameterJacobian``, each straight from its entries."""
-
-    _entries: tuple[Entry, ...]
-    _columns: Columns
-    _lead: tuple[int, ...]
 
     # -- numbers per row --------------------------------------------------------
 
@@ -61,7 +28,14 @@ class Quantities:
             per_parameter: Whether each parameter's part has a norm of its own.
 
         Returns:
-            ``(N, *out)``, or ``{name: (N, *out)}``.
+            ``(N, *out)``, or ``{name: (N, *out)}``, in the parameters' dtype.
+
+        Raises:
+            StaleError: As in ``ParameterJacobian``.
+
+        Cost:
+            One pass over the rows. Of factors rows are formed, some samples' at a
+            time, only where products of factors would cancel or are not known.
         """
         if per_parameter:
             return self._shaped(self._norms(per_parameter=True), lead=True)
@@ -79,10 +53,26 @@ class Quantities:
                 ``None`` means these.
 
         Returns:
-            ``(N, *out, M, *out)``.
+            ``(N, *out, M, *out)``, in the parameters' dtype.
 
         Raises:
             InputError: ``other`` has other parameters.
+
+        Cost:
+            ``N K · M K · P`` multiplications of rows; factors are multiplied without
+            forming rows where they can be. Rows of ``other`` that are computed again
+            are computed for each block of these.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> layer = torch.nn.Linear(2, 1, bias=False)
+            >>> G = gk.per_sample_gradients(
+            ...     layer, torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+            ... )
+            >>> G.gram(gk.per_sample_gradients(layer, torch.tensor([[2.0, 1.0]])))
+            tensor([[ 2.],
+                    [10.]])
 
         Source:
             Jacot, Gabriel and Hongler, "Neural tangent kernel" (2018), sec. 4.
@@ -117,13 +107,26 @@ class Quantities:
 
         Args:
             vector: ``{name: (*p)}`` with every parameter, or flat ``(P,)``, in the
-                order of :attr:`columns`.
+                order of ``columns``.
 
         Returns:
-            ``(N, *out)``: how the outputs change along ``vector``, to first order.
+            ``(N, *out)``, in the parameters' dtype: how the outputs change along
+            ``vector``, to first order.
 
         Raises:
             InputError: ``vector`` has other names or shapes.
+
+        Cost:
+            One pass over the rows, ``N K P`` multiplications; fewer where factors
+            can be multiplied without forming rows.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+            >>> J = gk.parameter_jacobian(torch.nn.Linear(2, 1), x)
+            >>> J.matvec({"weight": torch.ones(1, 2), "bias": torch.ones(1)}).T
+            tensor([[2., 3., 8.]])
         """
         vectors = self._columns.vectors(vector)
         total = _add(entry.matvec(vectors) for entry in self._entries)
@@ -139,10 +142,21 @@ class Quantities:
             weights: ``(N, *out)``.
 
         Returns:
-            ``{name: (*p)}``.
+            ``{name: (*p)}``, each in its parameter's dtype.
 
         Raises:
             InputError: ``weights`` has another shape.
+
+        Cost:
+            As that of ``matvec``.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+            >>> G = gk.per_sample_gradients(torch.nn.Linear(2, 1, bias=False), x)
+            >>> G.rmatvec(torch.tensor([1.0, 0.0, -1.0]))["weight"]
+            tensor([[-2., -4.]])
         """
         if not isinstance(weights, Tensor) or tuple(weights.shape) != self._lead:
             got = tuple(weights.shape) if isinstance(weights, Tensor) else weights
@@ -152,24 +166,44 @@ class Quantities:
 
     @plainly
     def sum(self) -> dict[str, Tensor]:
-        """Return the sum of all rows, ``{name: (*p)}``.
+        """Return the sum of all rows, those of all samples and outputs.
 
         For an objective this is what ``objective.sum().backward()`` gives.
+
+        Returns:
+            ``{name: (*p)}``, each in its parameter's dtype.
+
+        Cost:
+            As that of ``rmatvec``.
         """
         return self._shaped(self._weighted(self._ones))
 
     @plainly
     def mean(self) -> dict[str, Tensor]:
-        """Return the mean of all rows, ``{name: (*p)}``."""
+        """Return the mean of all rows, the sum over ``N K``.
+
+        Returns:
+            ``{name: (*p)}``, each in its parameter's dtype.
+
+        Cost:
+            As that of ``sum``.
+        """
         found = self._weighted(self._ones)
         return self._shaped({n: v / self._count for n, v in found.items()})
 
     @plainly
     def second_moment(self) -> dict[str, Tensor]:
-        """Return the mean of the rows' squares, entry by entry, ``{name: (*p)}``.
+        """Return the mean of the rows' squares, entry by entry.
 
         For the log likelihood's gradients this is the diagonal of the empirical
         Fisher matrix.
+
+        Returns:
+            ``{name: (*p)}``, each in its parameter's dtype.
+
+        Cost:
+            One pass over the rows. Of factors rows are formed, some samples' at a
+            time, where a parameter is used several times or its rule knows no squares.
         """
         found = self._each(lambda entry: entry.sum_of_squares())
         return self._shaped({n: v / self._count for n, v in found.items()})
@@ -183,10 +217,21 @@ class Quantities:
                 of each row.
 
         Returns:
-            ``{name: (*p)}``.
+            ``{name: (*p)}``, each in its parameter's dtype.
 
         Raises:
             InputError: A bound is not positive, or a parameter has none.
+
+        Cost:
+            That of ``norms`` and that of ``rmatvec``.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+            >>> G = gk.per_sample_gradients(torch.nn.Linear(2, 1, bias=False), x)
+            >>> G.clipped_sum(1.0)["weight"]  # rows of length 1, 2 and 5
+            tensor([[1.6000, 1.8000]])
 
         Source:
             Abadi et al., "Deep learning with differential privacy" (2016),
@@ -213,10 +258,24 @@ class Quantities:
             per_parameter: Whether parameters stay apart.
 
         Returns:
-            ``(N, *out, size)``, or ``{name: (N, *out, size)}``.
+            ``(N, *out, size)``, or ``{name: (N, *out, size)}``, in the parameters'
+            dtype.
 
         Raises:
-            InputError: ``size`` is not positive.
+            InputError: ``size`` is not positive, or ``seed`` is no whole number.
+
+        Cost:
+            ``N K P · size`` multiplications. Rows are formed, some samples' at a time,
+            and for each such part ``P · size`` signs are drawn.
+
+        Example:
+            >>> import torch
+            >>> import gradkit as gk
+            >>> G = gk.per_sample_gradients(torch.nn.Linear(3, 1), torch.ones(5, 3))
+            >>> G.project(7, seed=0).shape
+            torch.Size([5, 7])
+            >>> torch.equal(G.samples(2).project(7, seed=0), G.project(7, seed=0)[2:3])
+            True
 
         Source:
             Johnson and Lindenstrauss (1984); with signs, Achlioptas (2003).
@@ -232,53 +291,6 @@ class Quantities:
                 c.name: found[c.name].reshape(shape).to(c.dtype) for c in self._columns
             }
         return _add(found.values()).reshape(shape).to(self._columns.dtype)
-
-    # -- helpers ----------------------------------------------------------------
-
-    @property
-    def _device(self) -> torch.device:
-        return self._columns[0].device
-
-    @property
-    def _rows_shape(self) -> tuple[int, int]:
-        return self._lead[0], Size(self._lead[1:]).numel()
-
-    @property
-    def _count(self) -> int:
-        return Size(self._lead).numel()
-
-    def _each(self, ask: Callable[[Entry], dict[str, Tensor]]) -> dict[str, Tensor]:
-        found = {n: v for entry in self._entries for n, v in ask(entry).items()}
-        return {name: found[name] for name in self._columns.names}
-
-    @property
-    def _ones(self) -> Tensor:
-        return torch.ones(
-            self._rows_shape, dtype=self._columns.dtype, device=self._device
-        )
-
-    def _norms(self, *, per_parameter: bool) -> dict[str, Tensor]:
-        """Return ``(N, R)`` per parameter: of its part, or of the whole row."""
-        found = self._each(lambda entry: entry.norms())
-        if per_parameter:
-            return found
-        dtype = torch.promote_types(torch.float32, self._columns.dtype)
-        stacked = torch.stack([v.to(dtype) for v in found.values()])
-        total: Tensor = torch.linalg.vector_norm(stacked, dim=0)
-        return {name: total for name in found}  # noqa: C420
-
-    def _weighted(self, weights: Tensor) -> dict[str, Tensor]:
-        every = dict.fromkeys(self._columns.names, weights)
-        return self._each(lambda entry: entry.rmatvec(every))
-
-    def _shaped(
-        self, found: Mapping[str, Tensor], *, lead: bool = False
-    ) -> dict[str, Tensor]:
-        """Return each parameter's tensor in its shape (or the rows') and dtype."""
-        return {
-            c.name: found[c.name].reshape(self._lead if lead else c.shape).to(c.dtype)
-            for c in self._columns
-        }
 
 
 def _add(parts: Iterable[Tensor]) -> Tensor:

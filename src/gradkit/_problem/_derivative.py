@@ -12,10 +12,13 @@ __all__ = ["Derivative"]
 class Derivative(NamedTuple):
     """A derivative with the values of the very forward that was differentiated.
 
-    ``derivative`` is what the function returns without ``with_values``; ``outputs``
-    are the model's (or what ``of`` picked), detached; ``objective_values`` are
-    ``(N,)``, or ``None`` for a Jacobian; ``at`` holds the values of what the
-    derivative is taken with respect to, in the same form.
+    Attributes:
+        derivative: What the function returns without ``with_values``.
+        outputs: The model's outputs (or what ``of`` picked), ``(N, *out)``, detached.
+        objective_values: ``(N,)``, ``()`` with ``batched=False``, or ``None`` for a
+            Jacobian.
+        at: The values of what the derivative is taken with respect to, ``(N, *in)``,
+            in the same form as the derivative.
 
     Example:
         >>> import torch

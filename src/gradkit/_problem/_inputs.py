@@ -21,7 +21,7 @@ __all__ = ["InputTensor", "Inputs", "Shared", "read_inputs", "shared"]
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A tensor that all samples share, as :func:`shared` marks it."""
+    """A tensor that all samples share, as ``shared`` marks it."""
 
     tensor: Tensor
 
@@ -34,13 +34,16 @@ def shared(tensor: Tensor) -> Shared:
     sizes would be wrong as soon as ``T`` equals ``N``.
 
     Args:
-        tensor: Any shape. The model receives it as it is, for every sample.
+        tensor: Of any shape. The model receives it as it is, for every sample.
 
     Returns:
         A marker to put where the tensor stood.
 
     Raises:
         InputError: ``tensor`` is not a tensor.
+
+    Cost:
+        None; nothing is copied.
 
     Example:
         >>> import torch

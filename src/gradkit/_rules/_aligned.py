@@ -117,7 +117,7 @@ def weighted(
         cotangent: ``(N, R, ..)``.
         weights: Broadcast to the output's shape, with the samples as they are in it.
         shape: The parameter's shape.
-        place: As in :func:`reduced`.
+        place: As in ``reduced``.
     """
     # A product and a sum: einsum copies both factors to make them matrices, and took
     # five times as long.

@@ -105,7 +105,7 @@ class Rule:
             arguments: ``torch.mul``, ``torch.Tensor.mul``, ``torch.Tensor.__mul__``.
         arguments: The names of their arguments, in order.
         rows: For each argument that may be a parameter, a function of the
-            :class:`Operation` and of its output's cotangent ``(N, R, ..)``, samples
+            ``Operation`` and of its output's cotangent ``(N, R, ..)``, samples
             first. It returns the rows ``(N, R, *p)``, or a ``Factor`` from which they
             can be formed.
         unsupported: From an operation to the reason why this rule does not cover its
@@ -138,5 +138,13 @@ class Rule:
             raise error
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name."""
+        """Return the arguments of a call by name.
+
+        Args:
+            args: Positional arguments; what goes beyond ``arguments`` is left out.
+            kwargs: Arguments by name.
+
+        Returns:
+            Both in one mapping.
+        """
         return dict(zip(self.arguments, args, strict=False)) | dict(kwargs)

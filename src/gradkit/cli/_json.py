@@ -30,8 +30,8 @@ def document(
     """Return a whole JSON file; by default ``null`` is what is not finite.
 
     Args:
-        value: As in :func:`finite`.
-        instead: As in :func:`finite`.
+        value: As in ``finite``.
+        instead: As in ``finite``.
         **options: More of ``json.dumps``.
     """
     text = json.dumps(finite(value, instead), indent=2, allow_nan=False, **options)

@@ -43,8 +43,8 @@ def compare_methods(
 
     Args:
         function: One of the four functions, or its name.
-        model: As in the call.
-        inputs: As in the call.
+        model: As in the call: maps ``(N, *in)`` to ``(N, *out)``.
+        inputs: As in the call: a tensor ``(N, *in)``, a sequence or a mapping.
         *args: As in the call.
         methods: The methods to compare: names, ``gk.Method`` values, or a mapping of
             them.
@@ -101,26 +101,26 @@ def assert_agreement(
 
     Args:
         function: One of the four functions, or its name.
-        model: As in the call.
-        inputs: As in the call.
+        model: As in the call: maps ``(N, *in)`` to ``(N, *out)``.
+        inputs: As in the call: a tensor ``(N, *in)``, a sequence or a mapping.
         *args: As in the call.
         methods: The methods to compare.
         referee: ``"float64"``.
         **kwargs: As in the call.
 
     Returns:
-        The report of :func:`compare_methods`, which is true.
+        The report of ``compare_methods``, which is true.
 
     Raises:
         AgreementError: A method is *different*, follows another *convention*, or
             *overflow* spoils it; the text names the worst entry, both values, and
             what the difference looks like. ``report`` is the whole report.
-        InputError: As :func:`compare_methods`.
-        SampleDependenceError: As :func:`compare_methods`.
-        UnsupportedModelError: As :func:`compare_methods`.
+        InputError: As ``compare_methods``.
+        SampleDependenceError: As ``compare_methods``.
+        UnsupportedModelError: As ``compare_methods``.
 
     Cost:
-        That of :func:`compare_methods`.
+        That of ``compare_methods``.
 
     Example:
         >>> import torch

@@ -39,6 +39,9 @@ def gamma(length: int, dtype: torch.dtype) -> float:
         InputError: ``length`` is no whole number of at least 0, or ``dtype`` is not
             floating.
 
+    Cost:
+        A few operations on two numbers.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -69,6 +72,9 @@ def dot_error_bound(x: Tensor, y: Tensor, dtype: torch.dtype | None = None) -> T
     Raises:
         InputError: ``x`` or ``y`` is no dense floating tensor with values, ``dtype`` is
             not floating, or lengths, leading axes or devices do not belong together.
+
+    Cost:
+        One pass over the products, and a copy of each argument in float64.
 
     Example:
         >>> import torch
@@ -115,19 +121,22 @@ def linear_error_bound(
     """Return by how much ``inputs @ weight.T + bias`` can be off, entry by entry.
 
     Args:
-        inputs: ``(*lead, d)``.
-        weight: ``(k, d)``, as ``torch.nn.Linear`` has it.
-        bias: ``(k,)``, or ``None``.
+        inputs: ``(*lead, D)``.
+        weight: ``(K, D)``, as ``torch.nn.Linear`` has it.
+        bias: ``(K,)``, or ``None``.
         dtype: What is rounded to; that of ``inputs`` by default.
 
     Returns:
-        ``(*lead, k)``, float64: ``gamma(d + 1) (|x| |W|^T + |b|)``, or with
-        ``gamma(d)`` where there is no bias.
+        ``(*lead, K)``, float64: ``gamma(D + 1) (|x| |W|^T + |b|)``, or with
+        ``gamma(D)`` where there is no bias.
 
     Raises:
         InputError: ``inputs``, ``weight`` or ``bias`` is no dense floating tensor with
             values, ``dtype`` is not floating, or shapes or devices do not belong
             together.
+
+    Cost:
+        One product of matrices as large as the layer's, in float64, on copies.
 
     Example:
         >>> import torch

@@ -50,7 +50,7 @@ def batch_consistency(
         model: Maps ``(N, *in)`` to outputs with the samples first; an ``nn.Module``, a
             bound method of one, or any callable. Read, never modified.
         inputs: A tensor ``(N, *in)``, a sequence (``model(*inputs)``) or a mapping
-            (``model(**inputs)``), as in :func:`gradkit.jacobian`. A batch of one is
+            (``model(**inputs)``), as in ``gk.jacobian``. A batch of one is
             repeated, ``[x, x]``, and compared with itself alone.
         derivative: ``input_gradients``, ``jacobian``, ``per_sample_gradients`` or
             ``parameter_jacobian``, or its name: its rows are compared, too, unless

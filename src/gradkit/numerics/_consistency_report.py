@@ -105,6 +105,16 @@ class BatchConsistencyReport:
         coupled: Where coupling arises, or ``None``.
         evidence: What the verdict rests on.
         notes: What else there is to say.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer, x = torch.nn.Linear(3, 2), torch.ones(5, 3)
+        >>> report = gk.batch_consistency(layer, x, batch_sizes=(1, 2))
+        >>> bool(report), report.samples, report.coupled
+        (True, 5, None)
+        >>> report.slices  # of five samples three slices of two, the last of one
+        {1: (5, 5), 2: (3, 3)}
     """
 
     model: str
@@ -149,7 +159,11 @@ class BatchConsistencyReport:
         return [*facts, self.evidence, *self.notes]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which ``json.dumps`` takes."""
+        """Return plain values, which ``json.dumps`` takes.
+
+        Returns:
+            Every field by its name; an infinite ratio, which JSON has not, is ``None``.
+        """
         found = asdict(self)
         found["slices"] = {
             str(size): {"ran": ran, "of": every}
@@ -160,7 +174,11 @@ class BatchConsistencyReport:
         return found | {"notes": list(self.notes)}
 
     def to_markdown(self) -> str:
-        """Return a heading, the facts, and a table for each kind of rows."""
+        """Return a heading, the facts, and a table for each kind of rows.
+
+        Returns:
+            Markdown.
+        """
         lines = [f"**{self._title()}**", "", *(f"- {f}" for f in self._facts())]
         for heads, rows in self._tables():
             lines += ["", *markdown(heads, rows, _LEFT)]

@@ -41,6 +41,16 @@ class Difference:
             have one dtype.
         terms: The length of sums that the bound is for.
         hints: What could explain a difference.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> b = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+        >>> a = b.clone()
+        >>> a[1, 2] = 6.5
+        >>> found = gk.numerics.explain_difference(a, b)
+        >>> bool(found), found.verdict, found.index, found.a, found.b, found.error
+        (False, 'different', (1, 2), 6.5, 6.0, 0.5)
     """
 
     verdict: str

@@ -171,7 +171,7 @@ def batch_invariant() -> Iterator[None]:
     the whole process, since they can't be opened.
 
     Returns:
-        A context manager.
+        A context manager, which yields nothing.
 
     Warns:
         UserWarning: An operation was met that can't be opened; it is named once.

@@ -159,7 +159,7 @@ class Promoted(TorchDispatchMode):
 def widening(own: torch.dtype) -> Iterator[Promoted]:
     """Compute in float64 what a model computes, but on the very numbers it makes.
 
-    As :func:`promoting`, for a model whose own precision is known: a constant that it
+    As ``promoting``, for a model whose own precision is known: a constant that it
     makes in a lower one, such as ``torch.linspace`` in the default dtype, is data like
     its parameters, and is widened as it is.
 

@@ -108,6 +108,16 @@ class AgreementReport:
         conventions: Known forks in the definition of a derivative that the forward
             meets.
         lower: The operations that the referee itself computed below float64.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> model, x = torch.nn.Linear(3, 2), torch.ones(5, 3)
+        >>> report = gk.compare_methods("jacobian", model, x, methods=["loop"])
+        >>> bool(report), report.samples, report.disagreeing
+        (True, 5, ())
+        >>> report["loop"].verdict, report.to_dict()["dtype"]
+        ('equal', 'float32')
     """
 
     function: str
@@ -152,7 +162,11 @@ class AgreementReport:
         return [m.cells() for m in self.methods]
 
     def notes(self) -> list[str]:
-        """Return what stands below the table."""
+        """Return what stands below the table.
+
+        Returns:
+            One sentence each: why methods were skipped, the worst entries, hints.
+        """
         found = []
         for m in self.methods:
             if m.verdict == "skipped":
@@ -173,7 +187,11 @@ class AgreementReport:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which ``json`` takes."""
+        """Return plain values, which ``json.dumps`` takes.
+
+        Returns:
+            Every field by its name, and ``agrees``: whether the report is true.
+        """
         return {
             "function": self.function,
             "referee": self.referee,
@@ -187,7 +205,11 @@ class AgreementReport:
         }
 
     def to_markdown(self) -> str:
-        """Return the table and its notes as Markdown."""
+        """Return the table and its notes as Markdown.
+
+        Returns:
+            A table with a line per method, and a list of the notes.
+        """
         lines = markdown(HEADS, self._lines(), _LEFT)
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]).rstrip()
 

@@ -41,6 +41,9 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     Raises:
         InputError: It is no floating dtype: whole numbers are not rounded.
 
+    Cost:
+        One look-up; nothing is computed.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -74,16 +77,19 @@ def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: Floating, of any shape.
-        b: Of the same dtype, on the same device; it broadcasts with ``a``.
+        b: Of any shape that broadcasts with ``a``, of its dtype, on its device.
 
     Returns:
-        Whole numbers, int64, of the broadcast shape. From infinity to the largest
+        ``(*)``, the broadcast shape: whole numbers, int64. From infinity to the largest
         number is one step. The largest int64 stands for NaN beside a number, and for
         what is farther apart than it, as may be in float64.
 
     Raises:
         InputError: They are no dense floating tensors with values, or their dtypes,
             devices or shapes do not belong together.
+
+    Cost:
+        Some passes over the entries, and a few int64 numbers for each while it runs.
 
     Example:
         >>> import torch

@@ -48,10 +48,13 @@ def output_sum(outputs: Tensor) -> Tensor:
         outputs: ``(N, *out)``, floating.
 
     Returns:
-        ``(N,)``.
+        ``(N,)``, in the dtype of the outputs.
 
     Raises:
         InputError: ``outputs`` is not one floating tensor with a sample axis.
+
+    Cost:
+        One pass over the outputs.
 
     Example:
         >>> import torch
@@ -75,11 +78,14 @@ def weighted_sum(weights: Tensor | np.ndarray | Sequence[Any]) -> Objective:
             expected on their device and not copied.
 
     Returns:
-        A callable from outputs ``(N, *out)`` to ``(N,)``. It raises ``InputError``
-        for outputs of other shapes.
+        A callable from outputs ``(N, *out)`` to ``(N,)``, in their dtype.
 
     Raises:
-        InputError: ``weights`` are not real numbers.
+        InputError: ``weights`` are not real numbers. The callable raises it for
+            outputs of other shapes.
+
+    Cost:
+        One pass over the outputs at each call.
 
     Example:
         >>> import torch
@@ -115,9 +121,15 @@ def class_score(
             and moved to the device of the outputs.
 
     Returns:
-        A callable from outputs to ``(N,)``. It raises ``InputError``, with the shape
-        of the outputs, if the index is negative, out of range, of the wrong length,
-        or not whole.
+        A callable from outputs to ``(N,)``, in their dtype.
+
+    Raises:
+        InputError: Not here, where the outputs are unknown: the callable raises it,
+            with their shape, if the index is negative, out of range, of the wrong
+            length, or not whole.
+
+    Cost:
+        One number per sample is read at each call.
 
     Example:
         >>> import torch
@@ -231,7 +243,10 @@ def token_loss(
 
     Raises:
         InputError: ``labels`` are not an integer tensor ``(N, T)``, or ``reduction``
-            is unknown.
+            is unknown. The callable raises it where the labels do not fit the outputs.
+
+    Cost:
+        One cross entropy over all tokens at each call.
 
     Example:
         >>> import torch

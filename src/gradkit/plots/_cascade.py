@@ -82,6 +82,9 @@ def randomization_cascade(
         InputError: matplotlib is not installed, a report is not as above, or the
             layers of two differ, or ``sample`` is none; the text says which.
 
+    Cost:
+        A picture for each method and layer drawn; no model is run.
+
     Example:
         >>> from types import SimpleNamespace
         >>> import torch
@@ -96,6 +99,8 @@ def randomization_cascade(
         >>> figure = plots.randomization_cascade(
         ...     {"gradient": report}, sample=2, image=torch.rand(9)
         ... )
+        >>> [text.get_text() for text in figure.texts][2:]
+        ['trained', 'fc2', 'fc1', 'gradient', 'depends']
         >>> figure.savefig("cascade.pdf")  # doctest: +SKIP
     """
     layers, order = read_layers(reports), read_order(reports)

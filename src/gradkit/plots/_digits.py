@@ -69,7 +69,10 @@ def digit_gradients(
         A figure 7.2 inches wide, for two columns of a paper.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: matplotlib is not installed. Shapes are not checked.
+
+    Cost:
+        A picture for each digit, gradient and row drawn; no model is run.
 
     Example:
         >>> import torch
@@ -79,12 +82,14 @@ def digit_gradients(
         >>> figure = plots.digit_gradients(
         ...     images,
         ...     torch.tensor([0, 1, 2, 1]),
-        ...     layer(images).argmax(1),
+        ...     torch.tensor([0, 1, 2, 2]),
         ...     score_gradients=layer.weight[[0, 1, 2, 1]],
         ...     loss_gradients=torch.rand(4, 9) - 0.5,
-        ...     norms=torch.rand(4),
+        ...     norms=torch.tensor([1.0, 2.0, 3.0, 4.0]),
         ...     jacobian=layer.weight.expand(4, 5, 9),
         ... )
+        >>> [text.get_text() for text in figure.texts if "→" in text.get_text()]
+        ['1 → 2', '2 → 2', '1 → 1', '0 → 0', 'true → guess']
         >>> figure.savefig("digits.pdf")  # doctest: +SKIP
     """
     require_matplotlib("plots.digit_gradients")

@@ -63,6 +63,9 @@ def saliency_grid(
             read, or an argument has another shape or number of samples, or holds
             NaN or infinity; the text says which.
 
+    Cost:
+        A picture for each sample and map drawn; no model is run.
+
     Example:
         >>> import torch
         >>> from gradkit import plots
@@ -74,6 +77,8 @@ def saliency_grid(
         ...     labels=[7, 2],
         ...     predictions=[7, 1],
         ... )
+        >>> [text.get_text() for text in figure.texts][-4:]
+        ['class 7', 'guess 7', 'class 2', 'guess 1']
         >>> figure.savefig("saliency.pdf")  # doctest: +SKIP
     """
     pictures = read_images(images)

@@ -58,6 +58,9 @@ def jacobian_rows(
             read, or an argument has another shape or number of samples, or holds
             NaN or infinity; or a label is no output's number.
 
+    Cost:
+        A picture for each sample and output drawn; no model is run.
+
     Example:
         >>> import torch
         >>> from gradkit import plots
@@ -66,6 +69,8 @@ def jacobian_rows(
         >>> figure = plots.jacobian_rows(
         ...     images, layer.weight.expand(2, 5, 9), labels=torch.tensor([4, 0])
         ... )
+        >>> [text.get_text() for text in figure.texts][-3:]
+        ['output 4', 'class 4', 'class 0']
         >>> figure.savefig("jacobian.pdf")  # doctest: +SKIP
     """
     pictures = read_images(images)

@@ -68,6 +68,9 @@ def ranked_samples(
             read, or an argument has another shape or number of samples; the text says
             which.
 
+    Cost:
+        A picture for each sample; no model is run.
+
     Example:
         >>> import torch
         >>> from gradkit import plots
@@ -79,6 +82,8 @@ def ranked_samples(
         ...     labels=[1, 7, 2],
         ...     predictions=[1, 1, 2],
         ... )
+        >>> [text.get_text() for text in figure.texts if "→" in text.get_text()]
+        ['1 → 1', 'true → guess', '7 → 1', '2 → 2']
         >>> figure.savefig("ranked.pdf")  # doctest: +SKIP
     """
     pictures = read_images(images, count=_MOST)

@@ -33,25 +33,27 @@ def completeness_gap(
     for the error of their steps.
 
     Args:
-        attributions: What a saliency function returned, for the same arguments.
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`.
-        baseline: As in :func:`integrated_gradients`; the objective is averaged over a
+        attributions: What a saliency function returned, for the same arguments:
+            ``(N, *in)`` for one input.
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``.
+        baseline: As in ``integrated_gradients``; the objective is averaged over a
             list.
-        wrt: As in :func:`gradient`.
-        of: As in :func:`gradient`.
+        wrt: As in ``gradient``.
+        of: As in ``gradient``.
 
     Returns:
         ``(N,)``, signed, in units of the objective.
 
     Raises:
-        InputError: As in :func:`gradient`; and where the attributions are not shaped
+        InputError: As in ``gradient``; and where the attributions are not shaped
             like what ``wrt`` names.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        One forward pass, and one for each baseline.
+        One forward pass, one for each baseline, and the proof, as in ``gradient``.
 
     Example:
         >>> import torch

@@ -29,6 +29,17 @@ class Curve:
         kind: ``"deletion"`` or ``"insertion"``.
         fractions: ``(S + 1,)``, the share of entries changed so far, from 0 to 1.
         values: ``(N, S + 1)``, the objective.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.saliency import Curve
+        >>> fractions = torch.tensor([0.0, 0.5, 1.0])
+        >>> values = torch.tensor([[4.0, 2.0, 0.0], [4.0, 4.0, 0.0]])
+        >>> curve = Curve("deletion", fractions, values)
+        >>> curve.area
+        tensor([2., 3.])
+        >>> curve
+        Curve(deletion of 2 samples at 3 shares, mean area 2.5)
     """
 
     kind: str
@@ -71,25 +82,28 @@ def deletion_curve(
             Grad-CAM: all entries there are deleted at once. The largest goes first,
             and the most negative last; give ``absolute(maps)`` for magnitudes. Equal
             ones go in the order of memory.
-        model: As in :func:`occlusion`.
-        inputs: As in :func:`occlusion`.
-        objective: As in :func:`occlusion`; in the source it is the probability of the
+        model: As in ``occlusion``.
+        inputs: As in ``occlusion``.
+        objective: As in ``occlusion``; in the source it is the probability of the
             class, ``lambda outputs: outputs.softmax(1)[:, k]``.
         steps: In how many equal parts entries are deleted; at most one entry each.
-        baseline: What an entry is replaced by, as in :func:`occlusion`. The values of
+        baseline: What an entry is replaced by, as in ``occlusion``. The values of
             a *list* are averaged.
-        max_memory: As in :func:`occlusion`.
+        max_memory: As in ``occlusion``.
 
     Returns:
-        A :class:`Curve`; its ``area`` is small where the map finds what matters.
+        A ``Curve``, in units of the objective; its ``area`` is small where the map
+        finds what matters.
 
     Raises:
-        InputError: As in :func:`occlusion`; and where the attributions are not shaped
+        InputError: As in ``occlusion``; and where the attributions are not shaped
             like the inputs, or not finite.
-        SampleDependenceError: As in :func:`occlusion`.
+        SampleDependenceError: As in ``occlusion``.
+        UnsupportedModelError: As in ``occlusion``.
 
     Cost:
-        ``steps`` forward passes for each baseline.
+        At most ``steps + 1`` forward passes for each baseline, one of the inputs,
+        and the proof, as in ``gradient``.
 
     Example:
         >>> import torch
@@ -124,23 +138,25 @@ def insertion_curve(
     """Return the objective while the highest-rated entries are put into a baseline.
 
     Args:
-        attributions: As in :func:`deletion_curve`.
-        model: As in :func:`occlusion`.
-        inputs: As in :func:`occlusion`.
-        objective: As in :func:`deletion_curve`.
-        steps: As in :func:`deletion_curve`.
+        attributions: As in ``deletion_curve``.
+        model: As in ``occlusion``.
+        inputs: As in ``occlusion``.
+        objective: As in ``deletion_curve``.
+        steps: As in ``deletion_curve``.
         baseline: What the entries are put into; in the source a blurred image.
-        max_memory: As in :func:`occlusion`.
+        max_memory: As in ``occlusion``.
 
     Returns:
-        A :class:`Curve`; its ``area`` is large where the map finds what matters.
+        A ``Curve``, in units of the objective; its ``area`` is large where the map
+        finds what matters.
 
     Raises:
-        InputError: As in :func:`deletion_curve`.
-        SampleDependenceError: As in :func:`occlusion`.
+        InputError: As in ``deletion_curve``.
+        SampleDependenceError: As in ``occlusion``.
+        UnsupportedModelError: As in ``occlusion``.
 
     Cost:
-        That of :func:`deletion_curve`.
+        That of ``deletion_curve``.
 
     Example:
         >>> import torch
@@ -152,7 +168,7 @@ def insertion_curve(
         tensor([[0., 3., 4.]])
 
     Source:
-        As :func:`deletion_curve`.
+        As ``deletion_curve``.
     """
     return _curve(
         "insertion", attributions, model, inputs, objective, steps, baseline, max_memory

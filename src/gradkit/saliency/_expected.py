@@ -40,9 +40,9 @@ def expected_gradients(
     sum to its objective minus the mean objective of the set.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`. Called once per draw, in order, on a whole
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``. Called once per draw, in order, on a whole
             batch, and once on the inputs before.
         baselines: ``(M, *in)``, samples to draw from. With several inputs, a tuple or
             mapping of them like ``inputs``. With ``wrt`` a submodule, a floating tensor
@@ -50,19 +50,21 @@ def expected_gradients(
             run up to it.
         draws: How many gradients the mean is of.
         seed: Of the draws, which come from a generator of their own, on the CPU.
-        wrt: As in :func:`gradient`.
-        of: As in :func:`gradient`.
-        max_memory: As in :func:`integrated_gradients`.
+        wrt: As in ``gradient``.
+        of: As in ``gradient``.
+        max_memory: As in ``integrated_gradients``.
 
     Returns:
-        As :func:`gradient`, in units of the objective.
+        As ``gradient``, in units of the objective.
 
     Raises:
-        InputError: As in :func:`gradient`.
-        SampleDependenceError: As in :func:`gradient`.
+        InputError: As in ``gradient``.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``draws`` forward and backward passes. The error falls with their square root.
+        ``draws`` forward and backward passes, one forward of the inputs, and the proof,
+        as in ``gradient``. The error falls with the square root of ``draws``.
 
     Example:
         >>> import torch

@@ -26,26 +26,28 @@ def grad_cam(
     """Return a layer's feature maps, summed with the mean gradient of each as weight.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`; integers too.
-        objective: As in :func:`gradient`.
+        model: As in ``gradient``.
+        inputs: As in ``gradient``; integers too.
+        objective: As in ``gradient``.
         wrt: The layer, a submodule or its dotted name, whose output is
             ``(N, C, *space)``; mostly the last one that still has a space.
-        of: As in :func:`gradient`.
+        of: As in ``gradient``.
 
     Returns:
-        ``(N, 1, *space)``, signed. The paper shows what is positive,
-        ``map.relu()``, as large as the image:
+        ``(N, 1, *space)``, signed, in the dtype of the layer's output. The paper shows
+        what is positive, ``map.relu()``, as large as the image:
         ``torch.nn.functional.interpolate(map, size, mode="bilinear")``.
 
     Raises:
-        InputError: As in :func:`gradient`; and where ``wrt`` names no submodule, or
+        InputError: As in ``gradient``; and where ``wrt`` names no submodule, or
             its output has no space, or is made of layers that have their features
             last, as embeddings and transformers do.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        One forward pass, and one backward pass down to the layer.
+        One forward pass, one backward pass down to the layer, and the proof, as in
+        ``gradient``.
 
     Example:
         >>> import torch

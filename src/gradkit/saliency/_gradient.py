@@ -22,19 +22,19 @@ def gradient(
 ) -> Any:
     """Return the gradient of each sample's objective, as a map.
 
-    It is what :func:`gradkit.input_gradients` returns, signed: how much the number
+    It is what ``gk.input_gradients`` returns, signed: how much the number
     grows per unit of each entry.
 
     Args:
         model: Maps ``(N, *in)`` to ``(N, *out)``. Read, never modified.
-        inputs: As in :func:`gradkit.input_gradients`; for integers name the embedding
+        inputs: As in ``gk.input_gradients``; for integers name the embedding
             with ``wrt``.
         objective: From outputs to ``(N,)``, or a class, or one label per sample.
         wrt: What the map is over: an input, a submodule (its output), or several.
             ``None`` is every floating input; where one has two values at most beside
             token ids, whose mask it may be, it must be named.
-        of: What the objective is given, as in :func:`gradkit.jacobian`.
-        max_memory: As in :func:`gradkit.jacobian`.
+        of: What the objective is given, as in ``gk.jacobian``.
+        max_memory: As in ``gk.jacobian``.
 
     Returns:
         Signed, in the form, shape, dtype and device of what ``wrt`` names, detached:
@@ -45,9 +45,12 @@ def gradient(
         InputError: An argument is not what the function takes, or the model draws
             random numbers, as dropout in training mode does.
         SampleDependenceError: The model or the objective couples samples.
+        UnsupportedModelError: The model writes to its own parameters, or is otherwise
+            none that can be differentiated without a trace.
 
     Cost:
-        One forward and one backward pass.
+        One forward and one backward pass, and the proof that samples are independent,
+        as in ``gk.jacobian``.
 
     Example:
         >>> import torch
@@ -83,22 +86,23 @@ def gradient_times_input(
     to its objective, where that is one of the outputs.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`.
-        wrt: As in :func:`gradient`; with a submodule, the gradient times its output.
-        of: As in :func:`gradient`.
-        max_memory: As in :func:`gradient`.
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``.
+        wrt: As in ``gradient``; with a submodule, the gradient times its output.
+        of: As in ``gradient``.
+        max_memory: As in ``gradient``.
 
     Returns:
-        As :func:`gradient`, in units of the objective.
+        As ``gradient``, in units of the objective.
 
     Raises:
-        InputError: As in :func:`gradient`.
-        SampleDependenceError: As in :func:`gradient`.
+        InputError: As in ``gradient``.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        That of :func:`gradient`.
+        That of ``gradient``.
 
     Example:
         >>> import torch

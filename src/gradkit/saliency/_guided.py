@@ -33,26 +33,27 @@ def guided_backprop(
     ``torch.where`` and functions of one's own.
 
     Its maps look sharp, and hardly depend on what the network has learned:
-    :func:`randomization_check` shows it.
+    ``randomization_check`` shows it.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`.
-        wrt: As in :func:`gradient`.
-        of: As in :func:`gradient`.
-        max_memory: As in :func:`gradient`.
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``.
+        wrt: As in ``gradient``.
+        of: As in ``gradient``.
+        max_memory: As in ``gradient``.
 
     Returns:
-        As :func:`gradient`. It is no derivative of any function.
+        As ``gradient``. It is no derivative of any function.
 
     Raises:
-        InputError: As in :func:`gradient`; and where no ReLU lies between ``wrt`` and
+        InputError: As in ``gradient``; and where no ReLU lies between ``wrt`` and
             the objective.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        That of :func:`gradient`.
+        That of ``gradient``.
 
     Example:
         >>> import torch

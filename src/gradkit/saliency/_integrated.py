@@ -44,12 +44,12 @@ def integrated_gradients(
     With input ``x`` and baseline ``b`` the entry ``d`` is ``(x - b)[d]`` times the
     integral of ``d objective / d input[d]`` at ``b + a (x - b)`` over ``a`` from 0 to
     1. The entries of a sample sum to the difference of the objective between the
-    two, but for the error of the quadrature, which :func:`completeness_gap` measures.
+    two, but for the error of the quadrature, which ``completeness_gap`` measures.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`. Called once per step, in order, on a whole
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``. Called once per step, in order, on a whole
             batch, and once on the inputs before.
         baseline: A number, or a tensor that broadcasts to what ``wrt`` names. With
             several inputs, a tuple or mapping like ``inputs``. With ``wrt`` a
@@ -62,20 +62,22 @@ def integrated_gradients(
         max_gap: The largest gap allowed, as a share of the magnitude of each sample's
             difference of the objective. ``steps`` is doubled until every sample is
             under it.
-        wrt: As in :func:`gradient`.
-        of: As in :func:`gradient`.
-        max_memory: As in :func:`gradient`; bounds how many steps run at once.
+        wrt: As in ``gradient``.
+        of: As in ``gradient``.
+        max_memory: As in ``gradient``; bounds how many steps run at once.
 
     Returns:
-        As :func:`gradient`, in units of the objective.
+        As ``gradient``, in units of the objective.
 
     Raises:
-        InputError: As in :func:`gradient`; and where ``max_gap`` is not reached with 64
+        InputError: As in ``gradient``; and where ``max_gap`` is not reached with 64
             times ``steps``.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``steps`` forward and backward passes, for each baseline.
+        ``steps`` forward and backward passes for each baseline, one forward of the
+        inputs, and the proof, as in ``gradient``.
 
     Example:
         >>> import torch

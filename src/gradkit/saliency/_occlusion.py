@@ -40,12 +40,12 @@ def occlusion(
     is taken, so that the model may be anything, and the inputs integers.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`. What is covered is the one floating tensor with
+        model: As in ``gradient``.
+        inputs: As in ``gradient``. What is covered is the one floating tensor with
             the samples first, or where there is none the one of integers, or the one
             that ``baseline`` names. Beside token ids and a floating mask of two values
             it must be named.
-        objective: As in :func:`gradient`; a count, or what is true or false, without a
+        objective: As in ``gradient``; a count, or what is true or false, without a
             derivative, will do. Called once per window, in order, on a whole batch,
             and once on the inputs before.
         window: The size of the window along each axis of a sample; along the last ones
@@ -57,20 +57,23 @@ def occlusion(
         baseline: What covers: a number, or a tensor that broadcasts to the inputs; or
             either in a tuple or mapping like the inputs, which names what is covered:
             ``(0, None)`` for token ids beside a mask. A *list* is averaged over.
-        max_memory: As in :func:`gradient`; bounds how many windows run at once.
+        max_memory: As in ``gradient``; bounds how many windows run at once.
 
     Returns:
-        Shaped like what is covered, in units of the objective: positive where the
-        covered entries speak for it. An entry that no window covers, since the stride
-        is larger, has 0.
+        ``(N, *in)``, shaped like what is covered, in units of the objective: positive
+        where the covered entries speak for it. An entry that no window covers, since
+        the stride is larger, has 0.
 
     Raises:
         InputError: An argument is not what the function takes, or the model draws
             random numbers.
         SampleDependenceError: The model or the objective couples samples.
+        UnsupportedModelError: The model writes to its own parameters, or is otherwise
+            none that can be differentiated without a trace.
 
     Cost:
-        One forward pass for each window and each baseline.
+        One forward pass for each window and each baseline, one of the inputs, and the
+        proof, as in ``gradient``.
 
     Example:
         >>> import torch

@@ -48,9 +48,10 @@ def randomization_check(
     Args:
         method: A name in ``gk.saliency.METHODS``, or a callable ``(model, inputs,
             objective, **settings)`` that returns one tensor with the samples first.
-        model: An ``nn.Module``. Read, never modified; it is copied.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`.
+        model: An ``nn.Module``, from ``(N, *in)`` to ``(N, *out)``. Read, never
+            modified; it is copied.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``.
         layers: Dotted names, in the order in which they are drawn anew, each with all
             the parameters below it. ``None``: every submodule with parameters of its
             own, and these alone, the one that is called last first.
@@ -65,12 +66,13 @@ def randomization_check(
             submodules by their names.
 
     Returns:
-        A :class:`RandomizationReport`, true where the map depends on the model.
+        A ``RandomizationReport``, true where the map depends on the model.
 
     Raises:
-        InputError: As in :func:`gradient`; and where the model is no ``nn.Module``,
+        InputError: As in ``gradient``; and where the model is no ``nn.Module``,
             cannot be copied, has no parameters, or lacks a layer.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         A map for each layer, and one more; a copy of the model.

@@ -22,8 +22,18 @@ class RandomizationReport:
         magnitude_correlations: ``(L, N)``, the same of their magnitudes. They are high
             for what is multiplied by the input, whatever the model.
         similarities: ``(L, N)``, SSIM; NaN where maps are no pictures.
-        maps: ``(L + 1, N, *)``; the first is the trained model's.
+        maps: ``(L + 1, N, *in)``; the first is the trained model's.
         threshold: From which mean rank correlation on a map does not depend.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> layer, x = torch.nn.Linear(3, 2), torch.rand(5, 3)
+        >>> report = gk.saliency.randomization_check("gradient", layer, x, 1)
+        >>> report.layers, report.rank_correlations.shape, report.maps.shape
+        (('',), torch.Size([1, 5]), torch.Size([2, 5, 3]))
+        >>> bool(report) == (report.correlation < report.threshold)
+        True
     """
 
     method: str
@@ -68,7 +78,12 @@ class RandomizationReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the medians over the samples and the verdict, as JSON has them."""
+        """Return the medians over the samples and the verdict, as JSON has them.
+
+        Returns:
+            Every field but ``maps`` by its name, and ``correlation`` and ``depends``.
+            The correlations and similarities are ``L`` numbers each.
+        """
         ranks, magnitudes, similarities = (_medians(t).tolist() for t in self._measures)
         return {
             "method": self.method,

@@ -28,6 +28,9 @@ def absolute(maps: Any) -> Any:
     Raises:
         InputError: Something else than a tensor is among them.
 
+    Cost:
+        One pass over the entries, and a tensor as large.
+
     Example:
         >>> import torch
         >>> import gradkit as gk
@@ -46,10 +49,13 @@ def channel_sum(maps: Tensor, *, axis: int = 1) -> Tensor:
         axis: ``-1`` for embeddings ``(N, T, E)``.
 
     Returns:
-        ``(N, *space)``, signed.
+        ``(N, *space)``, signed, in the dtype of ``maps``.
 
     Raises:
         InputError: There is no such axis, or it is that of the samples.
+
+    Cost:
+        One pass over the entries.
 
     Example:
         >>> import torch
@@ -65,14 +71,17 @@ def channel_max(maps: Tensor, *, axis: int = 1) -> Tensor:
     """Return the largest magnitude over the channels.
 
     Args:
-        maps: As in :func:`channel_sum`.
-        axis: As in :func:`channel_sum`.
+        maps: As in ``channel_sum``.
+        axis: As in ``channel_sum``.
 
     Returns:
-        ``(N, *space)``, at least 0.
+        ``(N, *space)``, at least 0, in the dtype of ``maps``.
 
     Raises:
-        InputError: As in :func:`channel_sum`.
+        InputError: As in ``channel_sum``.
+
+    Cost:
+        One pass over the entries, and a tensor as large as ``maps`` while it runs.
 
     Example:
         >>> import torch
@@ -92,14 +101,17 @@ def channel_norm(maps: Tensor, *, axis: int = 1) -> Tensor:
     """Return the Euclidean norm over the channels.
 
     Args:
-        maps: As in :func:`channel_sum`.
-        axis: As in :func:`channel_sum`.
+        maps: As in ``channel_sum``.
+        axis: As in ``channel_sum``.
 
     Returns:
-        ``(N, *space)``, at least 0.
+        ``(N, *space)``, at least 0, in the dtype of ``maps``.
 
     Raises:
-        InputError: As in :func:`channel_sum`.
+        InputError: As in ``channel_sum``.
+
+    Cost:
+        One pass over the entries.
 
     Example:
         >>> import torch

@@ -50,9 +50,9 @@ def sensitivity(
     Args:
         method: A name in ``gk.saliency.METHODS``, or a callable ``(model, inputs,
             objective, **settings)`` that returns one tensor with the samples first.
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`, with floating tensors, which all get noise.
-        objective: As in :func:`gradient`.
+        model: As in ``gradient``.
+        inputs: As in ``gradient``, with floating tensors, which all get noise.
+        objective: As in ``gradient``.
         noise: The largest noise, as a share of each sample's range; or numbers in a
             tuple or mapping like the inputs, ``(None, 0.02)``, which names what gets
             it. A mask of two values beside token ids gets none unless it is named.
@@ -61,13 +61,15 @@ def sensitivity(
         settings: What ``method`` is called with besides, such as ``{"draws": 20}``.
 
     Returns:
-        ``(N,)``, the largest share over the draws; 0 for a map that does not move, and
-        infinity where the map itself is 0 and a noisy one is not.
+        ``(N,)``, in float32 at least, the largest share over the draws; 0 for a map
+        that does not move, and infinity where the map itself is 0 and a noisy one is
+        not.
 
     Raises:
-        InputError: As in :func:`gradient`; and where no input is floating, or the
+        InputError: As in ``gradient``; and where no input is floating, or the
             method returns something else than a tensor.
-        SampleDependenceError: As in :func:`gradient`.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
         ``draws + 1`` maps.

@@ -41,9 +41,9 @@ def smoothgrad(
     """Return the mean gradient over noisy copies of each sample, or another statistic.
 
     Args:
-        model: As in :func:`gradient`.
-        inputs: As in :func:`gradient`.
-        objective: As in :func:`gradient`. Called once per draw, in order, on a whole
+        model: As in ``gradient``.
+        inputs: As in ``gradient``.
+        objective: As in ``gradient``. Called once per draw, in order, on a whole
             batch, and once on the inputs before.
         draws: How many noisy copies.
         noise: The standard deviation of the normal noise, as a share of each sample's
@@ -51,19 +51,21 @@ def smoothgrad(
         statistic: ``"mean"``; ``"square"``, the mean of the squares; or
             ``"variance"``, the mean of the squared distances from the mean.
         seed: Of the noise, which comes from a generator of its own, on the CPU.
-        wrt: As in :func:`gradient`. The noise is added to what it names.
-        of: As in :func:`gradient`.
-        max_memory: As in :func:`integrated_gradients`.
+        wrt: As in ``gradient``. The noise is added to what it names.
+        of: As in ``gradient``.
+        max_memory: As in ``integrated_gradients``.
 
     Returns:
-        As :func:`gradient`; for ``"square"`` and ``"variance"`` in its units squared.
+        As ``gradient``; for ``"square"`` and ``"variance"`` in its units squared.
 
     Raises:
-        InputError: As in :func:`gradient`.
-        SampleDependenceError: As in :func:`gradient`.
+        InputError: As in ``gradient``.
+        SampleDependenceError: As in ``gradient``.
+        UnsupportedModelError: As in ``gradient``.
 
     Cost:
-        ``draws`` forward and backward passes.
+        ``draws`` forward and backward passes, one forward of the inputs, and the proof,
+        as in ``gradient``.
 
     Example:
         >>> import torch

@@ -61,12 +61,32 @@ class Rows:
     ``rows["name"]`` is an array that is read when it is indexed. ``rows[index]`` is
     what ``compute`` returned for these samples: a mapping of tensors, or one tensor
     where it returned one. ``len(rows)`` counts samples, so that ``rows`` is a data
-    set for a ``DataLoader`` too.
+    set for a ``DataLoader`` too. ``gk.open_rows`` makes it.
 
     Attributes:
         names: Of the arrays.
         address: The folder.
         about: What the rows depend on, as digests and plain values.
+
+    Raises:
+        InputError: There is no array of that name; or rows asked for are missing or
+            damaged; or the store is not complete and nobody knows its ``len``.
+        IndexError: A sample is out of range, or an index is of another kind.
+
+    Cost:
+        An index reads the chunks that it touches, each whole. Of every array taken by
+        name the chunk read last is kept.
+
+    Example:
+        >>> import tempfile, torch
+        >>> import gradkit as gk
+        >>> data = torch.arange(10.0).reshape(5, 2).split(3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = gk.stream(
+        ...         lambda x: {"sum": x.sum(1)}, data, folder, progress=False
+        ...     )
+        ...     print(len(rows), rows["sum"][3:], rows[0])
+        5 tensor([13., 17.]) {'sum': tensor(1.)}
     """
 
     def __init__(self, folder: Folder, manifest: Manifest) -> None:
@@ -103,7 +123,16 @@ class Rows:
 
     @property
     def missing(self) -> list[range]:
-        """The samples that are not there yet, or damaged in their description."""
+        """The samples that are not there yet, as ranges, one for each chunk.
+
+        What is there and damaged is not among them; ``check`` finds it.
+
+        Raises:
+            InputError: The number of samples is not known.
+
+        Cost:
+            Lists the names of a folder's files; none is read.
+        """
         manifest = self._store.manifest
         there = set(self._store.recorded())
         starts = range(0, len(self), manifest.chunk)
@@ -119,6 +148,9 @@ class Rows:
         Raises:
             InputError: With the first samples concerned; ``gk.stream`` with the same
                 arguments mends it.
+
+        Cost:
+            Reads every file once, and digests it.
         """
         size = self._store.manifest.chunk
         for chunk, start in enumerate(range(0, len(self), size)):
@@ -139,6 +171,29 @@ class Column:
 
     The first index is a number, a slice, a mask of all samples or a sequence of
     numbers; further ones go to the rows that were read. ``numpy.asarray`` reads all.
+    ``rows["name"]`` makes it.
+
+    Attributes:
+        shape: ``(N, *row)``, a ``torch.Size``.
+
+    Raises:
+        InputError: Rows asked for are missing or damaged.
+        IndexError: A sample is out of range, or an index is of another kind.
+
+    Cost:
+        An index reads the chunks that it touches, each whole; the last one is kept.
+
+    Example:
+        >>> import tempfile, torch
+        >>> import gradkit as gk
+        >>> data = torch.arange(10.0).reshape(5, 2).split(3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = gk.stream(
+        ...         lambda x: {"twice": 2 * x}, data, folder, progress=False
+        ...     )
+        ...     column = rows["twice"]
+        ...     print(column.shape, column.dtype, column[-1], column[[4, 1], 0])
+        torch.Size([5, 2]) torch.float32 tensor([16., 18.]) tensor([16.,  4.])
     """
 
     def __init__(self, store: Store, name: str, field: Field, samples: int) -> None:
@@ -176,7 +231,15 @@ class Column:
         return (self[place] for place in range(len(self)))
 
     def chunks(self) -> Iterator[Tensor]:
-        """Yield all rows in order, a chunk at a time."""
+        """Yield all rows in order, a chunk at a time.
+
+        Yields:
+            ``(n, *row)``, in the array's dtype: as many rows as a chunk of the store
+            has; the last may have fewer.
+
+        Cost:
+            Reads each file of the array once, and holds one chunk at a time.
+        """
         size = self._store.manifest.chunk
         for start in range(0, len(self), size):
             yield self[start : start + size]

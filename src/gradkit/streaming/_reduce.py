@@ -47,11 +47,17 @@ def reduce(
         progress: Whether to show a bar, on the first process.
 
     Returns:
-        The reducer's result, in a mapping if ``compute`` returned one; by reducer, if
-        several were given.
+        The reducer's result, such as ``(*row)`` in float64 of ``Mean``; in a mapping
+        if ``compute`` returned one; by reducer, if several were given.
 
     Raises:
-        InputError: ``compute``, ``loader`` or ``reducer`` is not what is needed.
+        InputError: ``compute``, ``loader`` or ``reducer`` is not what is needed, or
+            the checkpoint's folder belongs to another reduction.
+        SampleDependenceError: ``compute`` asks gradkit of a batch, whose samples the
+            model or the objective couples.
+        UnsupportedModelError: ``compute`` asks gradkit of a model that it cannot serve.
+        ProcessError: Under ``torchrun``, another process has failed or died.
+        OSError: The checkpoint cannot be written; what was written is kept.
 
     Cost:
         ``compute`` once per batch.

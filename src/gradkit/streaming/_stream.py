@@ -75,6 +75,10 @@ def stream(
     Raises:
         InputError: ``compute``, ``loader`` or ``store`` is not what is needed, or the
             store was made by another model, setting or order, which is named.
+        SampleDependenceError: ``compute`` asks gradkit of a batch, whose samples the
+            model or the objective couples.
+        UnsupportedModelError: ``compute`` asks gradkit of a model that it cannot serve.
+        ProcessError: Under ``torchrun``, another process has failed or died.
         OSError: The store cannot be written; what was written is kept.
 
     Cost:

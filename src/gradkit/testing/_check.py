@@ -57,7 +57,7 @@ def check_gradients(
         function: A callable or module. Samples play no part: any shapes go in and out.
             A module's parameters are checked beside the inputs; a plain function's
             are what it is handed.
-        inputs: A tensor, a sequence (``function(*inputs)``) or a mapping
+        inputs: A tensor of any shape, a sequence (``function(*inputs)``) or a mapping
             (``function(**inputs)``), nested as liked.
         wrt: Positions or names of inputs, names or globs of parameters. By default all
             floating inputs, and the parameters that require grad.

@@ -34,7 +34,7 @@ def assert_gradients_close(
         expected: The same, of the same names and shapes.
         terms: The length of the longest sum that makes an entry, such as the samples
             of a batch times the positions of a sequence; by default guessed from the
-            shapes, as :func:`gradkit.numerics.explain_difference` says.
+            shapes, as ``gk.numerics.explain_difference`` says.
         referee: The same in a higher precision; then each of the two is held against
             it, and the one that is wrong is known.
 

@@ -34,9 +34,9 @@ def assert_no_trace(
 
     Args:
         function: Anyone's, of a model and inputs.
-        model: A module; of another callable only ``inputs`` and torch's settings are
-            looked at.
-        inputs: A tensor, or tensors nested as liked.
+        model: A module, of inputs of any shape; of another callable only ``inputs`` and
+            torch's settings are looked at.
+        inputs: A tensor of any shape, or tensors nested as liked.
 
     Returns:
         What ``function`` returned.

@@ -67,7 +67,11 @@ class GradientReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain containers, as ``json`` takes them."""
+        """Return plain containers, which ``json.dumps`` takes.
+
+        Returns:
+            Every field by its name.
+        """
         found = asdict(self)
         for name in ("variables", "outputs"):
             found[name] = {key: list(shape) for key, shape in found[name].items()}

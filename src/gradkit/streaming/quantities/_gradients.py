@@ -37,14 +37,14 @@ def gradient_norm(
     """Return what gives the loss of each sample and the norm of its gradient.
 
     Args:
-        model: As in :func:`loss`.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
+        model: As in ``loss``.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
         parameters: As in ``gk.per_sample_gradients``.
         per_parameter: Whether each parameter's part has a norm of its own.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
 
@@ -53,7 +53,7 @@ def gradient_norm(
         with ``per_parameter`` ``{"loss": (N,), name: (N,), ...}``.
 
     Raises:
-        InputError: As in :func:`loss`.
+        InputError: As in ``loss``.
         SampleDependenceError: At a batch, the model or objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate the model.
 
@@ -114,13 +114,13 @@ def gradients(
     rows. ``gk.stream`` refuses it: rows are as large as the model.
 
     Args:
-        model: As in :func:`loss`.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
+        model: As in ``loss``.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
         parameters: As in ``gk.per_sample_gradients``.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
 
@@ -128,7 +128,7 @@ def gradients(
         A ``Quantity`` that returns a ``ParameterJacobian``, ``{name: (N, *p)}``.
 
     Raises:
-        InputError: As in :func:`loss`.
+        InputError: As in ``loss``.
         SampleDependenceError: At a batch, the model or objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate the model.
 

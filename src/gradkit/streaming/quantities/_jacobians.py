@@ -35,11 +35,11 @@ def jacobian_norm(
     entries of what ``wrt`` names.
 
     Args:
-        model: As in :func:`loss`.
+        model: As in ``loss``.
         wrt: As in ``gk.jacobian``; of several the Jacobians stand side by side.
         of: As in ``gk.jacobian``.
-        split: As in :func:`loss`; targets are dropped.
-        seed: As in :func:`loss`.
+        split: As in ``loss``; targets are dropped.
+        seed: As in ``loss``.
         method: As in ``gk.jacobian``.
         max_memory: As in ``gk.jacobian``.
 
@@ -89,12 +89,12 @@ def spectral_norm(
     largest over directions of the input.
 
     Args:
-        model: As in :func:`loss`.
-        wrt: As in :func:`jacobian_norm`.
+        model: As in ``loss``.
+        wrt: As in ``jacobian_norm``.
         of: As in ``gk.jacobian``; of several outputs the Jacobians stand below each
             other.
-        split: As in :func:`loss`; targets are dropped.
-        seed: As in :func:`loss`.
+        split: As in ``loss``; targets are dropped.
+        seed: As in ``loss``.
         method: As in ``gk.jacobian``.
         max_memory: As in ``gk.jacobian``.
 
@@ -103,9 +103,9 @@ def spectral_norm(
         is not finite, its Frobenius norm, which is not either.
 
     Raises:
-        InputError: As in :func:`jacobian_norm`.
-        SampleDependenceError: As in :func:`jacobian_norm`.
-        UnsupportedModelError: As in :func:`jacobian_norm`.
+        InputError: As in ``jacobian_norm``.
+        SampleDependenceError: As in ``jacobian_norm``.
+        UnsupportedModelError: As in ``jacobian_norm``.
 
     Cost:
         That of ``gk.jacobian``, and the singular values of ``N`` matrices ``(K, D)``.

@@ -51,6 +51,8 @@ def loss(
         InputError: An argument is not what the function takes, or, at a batch, it has
             no targets, or the model draws without a seed.
         SampleDependenceError: At a batch, the model or objective couples samples.
+        UnsupportedModelError: At a batch, the model writes to its own parameters, or is
+            otherwise none that can be run without a trace.
 
     Cost:
         One forward pass, whose activations are held as in training, and no backward

@@ -39,14 +39,14 @@ def noise_scale(
     It is ``gk.reduce(gradients(model, ...), loader, gk.reducers.NoiseScale(...))``.
 
     Args:
-        model: As in :func:`loss`.
+        model: As in ``loss``.
         loader: Batches, as in ``gk.reduce``; at least 8 of them, better ``groups``.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
         parameters: As in ``gk.per_sample_gradients``.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
         groups: As in ``gk.reducers.NoiseScale``.
@@ -57,8 +57,11 @@ def noise_scale(
         A ``NoiseScaleEstimate``: ``scale``, ``interval``, ``noise``, ``signal``.
 
     Raises:
-        InputError: As in :func:`gradients`, ``gk.reduce`` and
+        InputError: As in ``gradients``, ``gk.reduce`` and
             ``gk.reducers.NoiseScale``.
+        SampleDependenceError: As in ``gradients``.
+        UnsupportedModelError: As in ``gradients``.
+        ProcessError: As in ``gk.reduce``.
 
     Cost:
         That of ``gk.per_sample_gradients`` per batch; ``groups`` gradients in float64

@@ -42,17 +42,17 @@ def projected_gradients(
     for every batch and data set, as that of ``ParameterJacobian.project``.
 
     Args:
-        model: As in :func:`loss`.
+        model: As in ``loss``.
         size: The number of directions.
         projection_seed: Chooses them; ``None`` is 0. It must be given beside ``seed``,
             which is that of a model that draws random numbers.
         per_parameter: Whether parameters stay apart.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
         parameters: As in ``gk.per_sample_gradients``.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
 
@@ -61,7 +61,7 @@ def projected_gradients(
         ``{name: (N, size)}``, in the dtype of the parameters.
 
     Raises:
-        InputError: As in :func:`loss`, ``size`` is not positive, or ``seed`` stands
+        InputError: As in ``loss``, ``size`` is not positive, or ``seed`` stands
             without ``projection_seed``.
         SampleDependenceError: At a batch, the model or objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate the model.

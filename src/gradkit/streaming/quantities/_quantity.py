@@ -23,6 +23,10 @@ class Quantity:
     and the batch are as before every call; the model is as it is at the call, in the
     mode that it is in.
 
+    Attributes:
+        name: The name of the function that made it.
+        keeps_random_state: ``True``: gradkit's calls put back what they draw.
+
     Example:
         >>> import torch
         >>> from gradkit.streaming import quantities
@@ -35,25 +39,40 @@ class Quantity:
         ['criterion', 'method', 'model', 'quantity']
     """
 
-    #: Gradkit's calls put back what they draw.
     keeps_random_state: ClassVar[bool] = True
-    #: The name of the function that made it.
     name: str
     _given: Given = field(repr=False)
     _compute: Callable[[Given, Batch], Any] = field(repr=False)
 
     def __call__(self, batch: Any) -> Any:
-        """Return the rows of a batch's samples: ``(N, ...)``, or some by name.
+        """Return the rows of a batch's samples.
+
+        Args:
+            batch: What the loader gives, which ``split`` takes apart.
+
+        Returns:
+            ``(N, *row)``, or a mapping of such tensors by name; of ``gradients`` a
+            ``ParameterJacobian``.
 
         Raises:
             InputError: The batch is not what the quantity can be had of.
+            SampleDependenceError: The model or the objective couples samples.
+            UnsupportedModelError: The method cannot differentiate the model.
+
+        Cost:
+            That of the function that made it, for one batch.
         """
         # What a stream stores may be computed with later: no inference tensors.
         with named(self.name), torch.inference_mode(False):
             return self._compute(self._given, read_batch(batch, self._given.split))
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the rows, by name: models, functions, plain values."""
+        """Return what decides the rows: models, functions, plain values.
+
+        Returns:
+            By name, as ``gk.stream`` takes ``identity``; ``quantity`` is the name of
+            the function that made it.
+        """
         return {"quantity": self.name, **self._given.identity()}
 
     def __repr__(self) -> str:

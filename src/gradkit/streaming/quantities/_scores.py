@@ -39,8 +39,8 @@ def el2n(
         model: Maps ``(N, *in)`` to logits ``(N, C)``, of two classes at least; or a
             sequence of such models, whose mean is taken.
         of: Which of the model's outputs, as in ``gk.jacobian``.
-        split: As in :func:`loss`; targets are classes, whole numbers ``(N,)``.
-        seed: As in :func:`loss`.
+        split: As in ``loss``; targets are classes, whole numbers ``(N,)``.
+        seed: As in ``loss``.
 
     Returns:
         A ``Quantity``, whose rows are ``(N,)``, in float32 at least.
@@ -49,9 +49,10 @@ def el2n(
         InputError: An argument is not what the function takes; or, at a batch, the
             outputs are no logits, or the targets none of their classes.
         SampleDependenceError: At a batch, the model couples samples.
+        UnsupportedModelError: As in ``loss``.
 
     Cost:
-        As that of :func:`loss`, for each model.
+        As that of ``loss``, for each model.
 
     Example:
         >>> import torch
@@ -144,17 +145,17 @@ def grand(
 ) -> Quantity:
     """Return what gives the norm of each sample's gradient by all parameters.
 
-    Of one model it is :func:`gradient_norm`; the score is the mean over several,
+    Of one model it is ``gradient_norm``; the score is the mean over several,
     started differently.
 
     Args:
-        model: As in :func:`loss`, or a sequence of models, whose mean is taken. Frozen
+        model: As in ``loss``, or a sequence of models, whose mean is taken. Frozen
             parameters are left out.
-        criterion: As in :func:`loss`.
-        objective: As in :func:`loss`.
-        of: As in :func:`loss`.
-        split: As in :func:`loss`.
-        seed: As in :func:`loss`.
+        criterion: As in ``loss``.
+        objective: As in ``loss``.
+        of: As in ``loss``.
+        split: As in ``loss``.
+        seed: As in ``loss``.
         method: As in ``gk.per_sample_gradients``.
         max_memory: As in ``gk.per_sample_gradients``.
 
@@ -162,7 +163,7 @@ def grand(
         A ``Quantity``, whose rows are ``(N,)``, in the dtype of the parameters.
 
     Raises:
-        InputError: As in :func:`loss`.
+        InputError: As in ``loss``.
         SampleDependenceError: At a batch, a model or the objective couples samples.
         UnsupportedModelError: At a batch, ``method`` cannot differentiate a model.
 

@@ -22,17 +22,28 @@ __all__ = ["Counts", "Histogram"]
 
 
 class Counts(NamedTuple):
-    """What :class:`Histogram` counted."""
+    """What ``Histogram`` counted.
 
-    #: ``(bins + 1,)`` float64.
+    Attributes:
+        edges: ``(bins + 1,)``, float64.
+        counts: ``(bins,)``, int64: the entries in each bin.
+        below: Entries under the first edge.
+        above: Entries over the last edge.
+        not_a_number: Entries that are NaN.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.streaming.reducers import Counts
+        >>> edges = torch.tensor([0.0, 1.0, 2.5], dtype=torch.float64)
+        >>> found = Counts(edges, torch.tensor([3, 4]), 1, 0, not_a_number=2)
+        >>> found.edges.diff(), int(found.counts.sum()) + sum(found[2:])
+        (tensor([1.0000, 1.5000], dtype=torch.float64), 10)
+    """
+
     edges: Tensor
-    #: ``(bins,)`` int64.
     counts: Tensor
-    #: Entries under the first edge.
     below: int
-    #: Entries over the last edge.
     above: int
-    #: Entries that are NaN.
     not_a_number: int
 
 
@@ -44,7 +55,7 @@ class Histogram(Folding):
     ``numpy.histogram``. Each entry of a row counts.
 
     Args:
-        edges: At least two finite numbers that increase.
+        edges: ``(bins + 1,)``: at least two finite numbers that increase.
 
     Returns:
         ``Counts(edges (bins + 1,), counts (bins,), below, above, not_a_number)``.

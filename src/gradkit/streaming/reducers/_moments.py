@@ -141,7 +141,7 @@ class Mean(Moment):
         InputError: There are no rows, or rows have different shapes.
 
     Cost:
-        As :class:`Sum`.
+        As ``Sum``.
 
     Example:
         >>> import torch

@@ -37,6 +37,14 @@ class NoiseScaleEstimate:
         signal: ``|G|²``, the squared norm of the true gradient, without bias; it can
             come out negative where noise is all there is.
         samples: That were seen.
+
+    Example:
+        >>> from gradkit.streaming.reducers import NoiseScaleEstimate
+        >>> found = NoiseScaleEstimate(9.0, (8.5, 10.0), 0.95, 45.0, 5.0, 4000)
+        >>> found.scale == found.noise / found.signal
+        True
+        >>> print(found)
+        noise scale 9 samples (95% interval 8.5 to 10, 4000 samples)
     """
 
     scale: float

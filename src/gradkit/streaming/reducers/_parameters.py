@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
-from gradkit._parameter_jacobian._quantities import plainly
+from gradkit._parameter_jacobian._plainly import plainly
 from gradkit.errors import InputError
 
 __all__ = ["count_rows", "fold", "shapes", "squares", "sums"]

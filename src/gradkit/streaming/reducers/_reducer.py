@@ -16,15 +16,17 @@ __all__ = ["Place", "Reducer"]
 class Place(NamedTuple):
     """Where a batch stands in the data.
 
+    Attributes:
+        batch: Its number, from 0.
+        first: The index of its first sample.
+
     Example:
         >>> from gradkit.streaming.reducers import Place
         >>> Place(batch=3, first=96)
         Place(batch=3, first=96)
     """
 
-    #: Its number.
     batch: int
-    #: The index of its first sample.
     first: int
 
 
@@ -64,7 +66,11 @@ class Reducer(ABC):
 
     @abstractmethod
     def start(self) -> dict[str, Any]:
-        """Return the state before any row."""
+        """Return the state before any row.
+
+        Returns:
+            A plain ``dict``, fresh at each call.
+        """
 
     @abstractmethod
     def add(self, state: dict[str, Any], rows: Tensor, place: Place) -> dict[str, Any]:
@@ -74,6 +80,17 @@ class Reducer(ABC):
             state: The reducer's own; its tensors may be used again.
             rows: ``(n, *row)``, ``n`` may be 0. Read, never kept.
             place: Where the batch stands.
+
+        Returns:
+            The state of all of them.
+
+        Raises:
+            InputError: ``rows`` are not what the reducer takes, or of another shape
+                than earlier ones.
+
+        Cost:
+            Of gradkit's reducers one pass over the rows, in float64 for what is
+            summed; ``OuterProduct`` takes ``n D²`` operations, ``TopK`` sorts.
         """
 
     @abstractmethod
@@ -83,11 +100,34 @@ class Reducer(ABC):
         Args:
             state: Of the one set.
             other: Of the other.
+
+        Returns:
+            The state of both; where one holds no sample, the other itself.
+
+        Raises:
+            InputError: The rows of the two have different shapes.
+
+        Cost:
+            Of gradkit's reducers at most one pass over both states; ``TopK`` sorts.
         """
 
     @abstractmethod
     def result(self, state: dict[str, Any]) -> Any:
-        """Return the value of all samples in a state."""
+        """Return the value of all samples in a state.
+
+        Args:
+            state: The reducer's own.
+
+        Returns:
+            As the reducer says, such as ``(*row)`` of ``Mean``; on memory of its own.
+
+        Raises:
+            InputError: The state holds too few samples for a value.
+
+        Cost:
+            Of gradkit's reducers one pass over the state; ``Gram`` takes ``N² D``
+            operations, ``NoiseScale`` ``groups² P``.
+        """
 
     def add_parameters(
         self, state: dict[str, Any], rows: ParameterJacobian, place: Place
@@ -99,9 +139,16 @@ class Reducer(ABC):
             rows: One row per sample, ``{name: (n, *p)}``.
             place: Where the batch stands.
 
+        Returns:
+            The state of all of them.
+
         Raises:
             InputError: This reducer takes tensors alone, or ``rows`` has several rows
                 per sample.
+
+        Cost:
+            That of the rows' ``sum()``, ``second_moment()`` or ``norms()``, whatever
+            the reducer needs; ``Variance`` forms the rows, some samples' at a time.
         """
         takers = _takers()
         error = InputError(

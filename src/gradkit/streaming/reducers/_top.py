@@ -18,11 +18,22 @@ __all__ = ["Top", "TopK"]
 
 
 class Top(NamedTuple):
-    """What :class:`TopK` found, best first."""
+    """What ``TopK`` found, best first.
 
-    #: ``(k',)``, in the dtype of the rows.
+    Attributes:
+        values: ``(k',)``, in the dtype of the rows.
+        samples: ``(k',)``, int64: where the samples stand in the data.
+
+    Example:
+        >>> import torch
+        >>> from gradkit.streaming.reducers import Top
+        >>> top = Top(torch.tensor([7.0, 3.0]), torch.tensor([2, 0]))
+        >>> data = torch.tensor([3.0, 1.0, 7.0])
+        >>> torch.equal(data[top.samples], top.values)
+        True
+    """
+
     values: Tensor
-    #: ``(k',)`` int64: where the samples stand in the data.
     samples: Tensor
 
 
