@@ -82,8 +82,11 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         return self.select([column.name]).to_dict()[column.name]
 
     # Comparing values would form every row; two objects are equal if they are one.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+    def __eq__(self, other: object) -> bool:
+        return object.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __repr__(self) -> str:
         lead = ", ".join(map(str, self._lead[1:]))
