@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch import Size, Tensor
 
@@ -20,6 +20,22 @@ from gradkit.errors import InputError
 __all__ = ["jacobian", "parameter_jacobian"]
 
 
+@overload
+def jacobian(
+    model: Any, inputs: Any, *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., out: Tensor | None = ...,
+    with_values: Literal[True], create_graph: bool = ...,
+) -> Derivative: ...  # fmt: skip
+@overload
+def jacobian(
+    model: Any, inputs: Any, *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., out: Tensor | None = ...,
+    with_values: bool = ..., create_graph: bool = ...,
+) -> Any: ...  # fmt: skip
 @public
 def jacobian(
     model: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
 from torch import Size, Tensor
@@ -53,6 +53,12 @@ class Quantities:
 
     # -- numbers per row --------------------------------------------------------
 
+    @overload
+    def norms(self, *, per_parameter: Literal[False] = ...) -> Tensor: ...
+    @overload
+    def norms(self, *, per_parameter: Literal[True]) -> dict[str, Tensor]: ...
+    @overload
+    def norms(self, *, per_parameter: bool) -> Any: ...
     @plainly
     def norms(self, *, per_parameter: bool = False) -> Any:
         """Return the Euclidean norm of each row.
@@ -199,6 +205,16 @@ class Quantities:
         found = self._each(lambda entry: entry.rmatvec(factors))
         return self._shaped(found)
 
+    @overload
+    def project(
+        self, size: int, *, seed: int, per_parameter: Literal[False] = ...
+    ) -> Tensor: ...
+    @overload
+    def project(
+        self, size: int, *, seed: int, per_parameter: Literal[True]
+    ) -> dict[str, Tensor]: ...
+    @overload
+    def project(self, size: int, *, seed: int, per_parameter: bool) -> Any: ...
     @plainly
     def project(self, size: int, *, seed: int, per_parameter: bool = False) -> Any:
         """Return each row's random projection onto ``size`` directions.

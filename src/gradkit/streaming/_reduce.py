@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from gradkit._call._public import public_pass
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
@@ -24,6 +24,22 @@ from gradkit.streaming.reducers._reducer import Place, Reducer
 __all__ = ["reduce"]
 
 
+@overload
+def reduce(
+    compute: Callable[[Any], Any],
+    loader: Any,
+    reducer: Mapping[str, Reducer],
+    *,
+    progress: bool = ...,
+) -> dict[str, Any]: ...
+@overload
+def reduce(
+    compute: Callable[[Any], Any],
+    loader: Any,
+    reducer: Reducer | Checkpointed,
+    *,
+    progress: bool = ...,
+) -> Any: ...
 @public_pass
 def reduce(
     compute: Callable[[Any], Any],
