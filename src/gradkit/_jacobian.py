@@ -224,7 +224,8 @@ def _by_output(call: Call, flat: list[Tensor], sizes: list[Size]) -> list[list[T
     """Return the rows of each output in the caller's shapes, per source."""
     outputs = call.task.graph.outputs
     lead = (call.task.samples,) if call.inputs.batched else ()
-    blocks, start = [], 0
+    blocks: list[list[Tensor]] = []
+    start = 0
     for out_size, width in zip(outputs.sizes, outputs.widths, strict=True):
         part = [
             f[:, start : start + width].reshape((*lead, *out_size, *size))
@@ -238,7 +239,7 @@ def _by_output(call: Call, flat: list[Tensor], sizes: list[Size]) -> list[list[T
 def arrange(call: Call, values: list[Tensor]) -> Any:
     """Return one value per source in the form that ``wrt`` asked for."""
     given = iter(values)
-    results = []
+    results: list[Any] = []
     for entry in call.entries:
         if entry.module is not None:
             results.append(next(given))

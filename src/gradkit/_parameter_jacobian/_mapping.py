@@ -1,5 +1,8 @@
 """Per-sample derivatives with respect to parameters, as a mapping."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -160,7 +163,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             )
         if out is not None and len({_place(t) for t in out.values()}) < len(out):
             raise refusal("to_dict", "out must hold tensors that share no memory")
-        targets = {}
+        targets: dict[str, Tensor] = {}
         for column in self._columns:
             shape = (*self._lead, *column.shape)
             target = torch.empty(shape, dtype=column.dtype, device=column.device)
@@ -198,7 +201,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         columns = [c for c in self._columns if c.name in chosen]
         if not columns:
             raise refusal("select", "parameters must name something; got nothing")
-        entries = []
+        entries: list[Entry] = []
         for entry in self._entries:
             names = [n for n in entry.names if n in chosen]
             if names:

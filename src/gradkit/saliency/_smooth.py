@@ -110,7 +110,7 @@ def noisy(
     """Yield noisy copies of the inputs, each with draws of its own."""
     deviations = [per_sample(share * spread(s), s) for s in field.sources]
     for _ in range(count):
-        point = []
+        point: list[Tensor] = []
         for source, deviation in zip(field.sources, deviations, strict=True):
             like = wide(source[:0])
             draw = torch.randn(
