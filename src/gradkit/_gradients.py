@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
+
+from torch import Tensor, nn
 
 from gradkit._call._open import open_call
 from gradkit._call._public import public
@@ -11,10 +13,35 @@ from gradkit._jacobian import arrange, run, source_sizes, with_point
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._collect import collect
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
+from gradkit._problem._derivative import Derivative
 
 __all__ = ["input_gradients", "per_sample_gradients"]
 
 
+@overload
+def input_gradients(
+    model: Any, inputs: Tensor, objective: Any = ..., *,
+    wrt: nn.Module | str | int | None = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., with_values: Literal[False] = ...,
+    create_graph: bool = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def input_gradients(
+    model: Any, inputs: Any, objective: Any = ..., *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., with_values: Literal[True],
+    create_graph: bool = ...,
+) -> Derivative: ...  # fmt: skip
+@overload
+def input_gradients(
+    model: Any, inputs: Any, objective: Any = ..., *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., with_values: bool = ...,
+    create_graph: bool = ...,
+) -> Any: ...  # fmt: skip
 @public
 def input_gradients(
     model: Any,

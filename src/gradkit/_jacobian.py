@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch import Size, Tensor
 
@@ -20,6 +20,22 @@ from gradkit.errors import InputError
 __all__ = ["jacobian", "parameter_jacobian"]
 
 
+@overload
+def jacobian(
+    model: Any, inputs: Any, *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., out: Tensor | None = ...,
+    with_values: Literal[True], create_graph: bool = ...,
+) -> Derivative: ...  # fmt: skip
+@overload
+def jacobian(
+    model: Any, inputs: Any, *,
+    wrt: Any = ..., of: Any = ..., batched: bool | None = ...,
+    seed: int | None = ..., method: str | Method = ...,
+    max_memory: int | str | None = ..., out: Tensor | None = ...,
+    with_values: bool = ..., create_graph: bool = ...,
+) -> Any: ...  # fmt: skip
 @public
 def jacobian(
     model: Any,
@@ -209,7 +225,8 @@ def _by_output(call: Call, flat: list[Tensor], sizes: list[Size]) -> list[list[T
     """Return the rows of each output in the caller's shapes, per source."""
     outputs = call.task.graph.outputs
     lead = (call.task.samples,) if call.inputs.batched else ()
-    blocks, start = [], 0
+    blocks: list[list[Tensor]] = []
+    start = 0
     for out_size, width in zip(outputs.sizes, outputs.widths, strict=True):
         part = [
             f[:, start : start + width].reshape((*lead, *out_size, *size))
@@ -223,7 +240,7 @@ def _by_output(call: Call, flat: list[Tensor], sizes: list[Size]) -> list[list[T
 def arrange(call: Call, values: list[Tensor]) -> Any:
     """Return one value per source in the form that ``wrt`` asked for."""
     given = iter(values)
-    results = []
+    results: list[Any] = []
     for entry in call.entries:
         if entry.module is not None:
             results.append(next(given))

@@ -76,7 +76,7 @@ class Plan:
     unit_bytes: int | None
     chunk: int
     passes: int
-    paths: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict[str, Path])
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -62,10 +62,14 @@ class Forwards:
         connected: bool = False,
         recorder: Callable[[Sequence[Tensor]], Any] | None = None,
     ) -> None:
-        self.target, self.inputs, self.guard = target, inputs, guard
+        self.target = target
+        self.inputs = inputs
+        self.guard = guard
         self.recorder = recorder
-        self.selector, self.entries, self.connected = selector, entries, connected
-        self.parameters = tuple(parameters)
+        self.selector = selector
+        self.entries = entries
+        self.connected = connected
+        self.parameters: tuple[Parameter, ...] = tuple(parameters)
         self._live = [live_tensor(p) for p in parameters]
         self._wanted = {i for e in entries for i in e.positions}
         for module in [e.module for e in entries] + [selector.module]:
@@ -143,13 +147,10 @@ class Forwards:
             straighten(read.tensors, leaf)
         if self.parameters:
             sources = tuple(self._live)
-            floating = [
-                t
-                for t, i in zip(leaf, self.inputs.tensors, strict=True)
-                if i.differentiable
-            ]
+            pairs = zip(leaf, self.inputs.tensors, strict=True)
+            floating = tuple(t for t, i in pairs if i.differentiable)
             found = tuple(getattr(tape or watch, "found", ()))
-            return Graph(read, sources, None, count, tuple(floating), found, tape=tape)
+            return Graph(read, sources, None, count, floating, found, tape=tape)
         sources = tuple(self._sources(leaf, captures, count))
         lead = count if self.inputs.batched else 1
         return Graph(read, sources, lead, count, sources, connected=self.connected)
@@ -286,11 +287,8 @@ class Forwards:
 
     def watch(self, *, look_ups: bool = False) -> AbstractContextManager[Any]:
         """Return what watches a forward's operations, where there is need to."""
-        replaced = [
-            p
-            for p, live in zip(self.parameters, self._live, strict=True)
-            if live is not p.tensor
-        ]
+        pairs = zip(self.parameters, self._live, strict=True)
+        replaced = [p for p, live in pairs if live is not p.tensor]
         if not (self.guard.closely or look_ups or replaced):
             return nullcontext()
         return Watch(

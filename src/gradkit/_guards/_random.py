@@ -50,14 +50,16 @@ class RandomState:
     def __init__(
         self, devices: Iterable[torch.device], generators: Iterable[Any] = ()
     ) -> None:
-        self.torch = torch.default_generator.get_state()
-        self.devices = [
+        self.torch: torch.Tensor = torch.default_generator.get_state()
+        self.devices: list[tuple[torch.device, Any]] = [
             (device, _device_module(device).get_rng_state(device))
             for device in _accelerators(devices)
         ]
-        self.python = random.getstate()
+        self.python: tuple[Any, ...] = random.getstate()
         self.numpy: Any = np.random.get_state(legacy=False)
-        self.own = [_own_state(generator) for generator in generators]
+        self.own: list[tuple[Any, Any, Callable[[Any], Any]]] = [
+            _own_state(generator) for generator in generators
+        ]
 
     def add(self, generator: Any) -> None:
         """Read one more generator."""

@@ -86,9 +86,11 @@ class Untouched:
         mapping: dict[int, Tensor] | None = None,
         start: RandomState | None = None,
     ) -> None:
-        self.target, self.seed, self.batched = target, _read_seed(seed), batched
+        self.target = target
+        self.seed: int | None = _read_seed(seed)
+        self.batched = batched
         self._tensors = [*tensors, *parameters]
-        self.state = ModuleState(mapping)
+        self.state: ModuleState = ModuleState(mapping)
         self._given_start = start
         self._fresh = True  # no forward has run yet
         self._objects = list(objects)
@@ -97,8 +99,8 @@ class Untouched:
         self.drew: list[str] = []
         self.moved: list[str] = []
         self.devices: list[torch.device] = []
-        self.autocast = Autocast(())
-        self.closely = True
+        self.autocast: Autocast = Autocast(())
+        self.closely: bool = True
 
     def __enter__(self) -> Untouched:
         stack = self._stack
@@ -153,7 +155,8 @@ class Untouched:
 
     def _read_random(self) -> None:
         self.devices = devices_of([*self._tensors, *self.state.tensors()])
-        self._before = self.start = RandomState(self.devices, self.state.generators)
+        self.start: RandomState = RandomState(self.devices, self.state.generators)
+        self._before = self.start
         self._stack.callback(self._before.restore)
         if self._given_start is not None:
             self._given_start.restore()

@@ -1,5 +1,8 @@
 """What a method is: an interchangeable way to compute the same rows."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

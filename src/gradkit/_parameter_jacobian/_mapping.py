@@ -1,5 +1,8 @@
 """Per-sample derivatives with respect to parameters, as a mapping."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,8 +98,11 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         return self.select([column.name]).to_dict()[column.name]
 
     # Comparing values would form every row; two objects are equal if they are one.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+    def __eq__(self, other: object) -> bool:
+        return object.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __repr__(self) -> str:
         lead = ", ".join(map(str, self._lead[1:]))
@@ -182,7 +188,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
             )
         if out is not None and len({_place(t) for t in out.values()}) < len(out):
             raise refusal("to_dict", "out must hold tensors that share no memory")
-        targets = {}
+        targets: dict[str, Tensor] = {}
         for column in self._columns:
             shape = (*self._lead, *column.shape)
             target = torch.empty(shape, dtype=column.dtype, device=column.device)
@@ -236,7 +242,7 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         columns = [c for c in self._columns if c.name in chosen]
         if not columns:
             raise refusal("select", "parameters must name something; got nothing")
-        entries = []
+        entries: list[Entry] = []
         for entry in self._entries:
             names = [n for n in entry.names if n in chosen]
             if names:

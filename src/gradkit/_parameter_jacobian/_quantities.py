@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch import Tensor
 
@@ -20,6 +20,12 @@ class Quantities(Reading):
 
     # -- numbers per row --------------------------------------------------------
 
+    @overload
+    def norms(self, *, per_parameter: Literal[False] = ...) -> Tensor: ...
+    @overload
+    def norms(self, *, per_parameter: Literal[True]) -> dict[str, Tensor]: ...
+    @overload
+    def norms(self, *, per_parameter: bool) -> Any: ...
     @plainly
     def norms(self, *, per_parameter: bool = False) -> Any:
         """Return the Euclidean norm of each row.
@@ -244,6 +250,16 @@ class Quantities(Reading):
         found = self._each(lambda entry: entry.rmatvec(factors))
         return self._shaped(found)
 
+    @overload
+    def project(
+        self, size: int, *, seed: int, per_parameter: Literal[False] = ...
+    ) -> Tensor: ...
+    @overload
+    def project(
+        self, size: int, *, seed: int, per_parameter: Literal[True]
+    ) -> dict[str, Tensor]: ...
+    @overload
+    def project(self, size: int, *, seed: int, per_parameter: bool) -> Any: ...
     @plainly
     def project(self, size: int, *, seed: int, per_parameter: bool = False) -> Any:
         """Return each row's random projection onto ``size`` directions.

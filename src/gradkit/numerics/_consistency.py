@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from gradkit._call._public import public
 from gradkit._call._request import Request
@@ -107,7 +107,8 @@ def batch_consistency(
 
 
 def _sizes(batch_sizes: Any, samples: int) -> tuple[int, ...]:
-    given = batch_sizes if isinstance(batch_sizes, Iterable) else (batch_sizes,)
+    several = isinstance(batch_sizes, Iterable)
+    given = cast(Iterable[Any], batch_sizes) if several else (batch_sizes,)
     sizes = [as_position(size) for size in given]
     if not sizes or any(s is None or not 0 < s < samples for s in sizes):
         raise InputError(

@@ -125,9 +125,9 @@ class AgreementReport:
     dtype: str
     samples: int
     methods: tuple[MethodReport, ...]
-    branches: Mapping[str, int] = field(default_factory=dict)
+    branches: Mapping[str, int] = field(default_factory=dict[str, int])
     conventions: tuple[str, ...] = ()
-    lower: Mapping[str, int] = field(default_factory=dict)
+    lower: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def disagreeing(self) -> tuple[MethodReport, ...]:
@@ -167,7 +167,7 @@ class AgreementReport:
         Returns:
             One sentence each: why methods were skipped, the worst entries, hints.
         """
-        found = []
+        found: list[str] = []
         for m in self.methods:
             if m.verdict == "skipped":
                 found.append(f"{m.name} skipped: {m.reason}")

@@ -5,8 +5,12 @@ sample, ``(N,)``. Any callable that does so will do; these are the usual ones. A
 of them are immutable, can be pickled, and differentiate as often as torch does.
 """
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,7 +203,7 @@ def sample_loss(
         The formulas of the means are those in the pages of ``torch.nn.MSELoss`` and
         ``torch.nn.CrossEntropyLoss``. Checked in ``tests/test_objectives.py``.
     """
-    if isinstance(criterion, type) and issubclass(criterion, nn.Module):
+    if inspect.isclass(criterion) and issubclass(criterion, nn.Module):
         raise InputError(
             f"sample_loss takes a criterion that can be called; got the class"
             f" {criterion.__name__}. Write {criterion.__name__}().",

@@ -190,7 +190,7 @@ def _curve(
         ranks = _ranks(field, attributions)
         entries = ranks.shape[1:].numel()
         counts = _counts(entries, parts)
-        curves = []
+        curves: list[Tensor] = []
         for (base,) in read_baselines(field, baseline):
             states = _states(kind, field.sources[0], base, ranks, counts)
             curves.append(torch.stack([*field.values_at(states, len(counts))], 1))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import torch
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit.numerics._arguments import whole
@@ -19,6 +20,19 @@ from gradkit.saliency._sums import Sum
 __all__ = ["expected_gradients"]
 
 
+@overload
+def expected_gradients(
+    model: Any, inputs: Tensor, objective: Any, *,
+    baselines: Any, draws: int = ..., seed: int = ...,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def expected_gradients(
+    model: Any, inputs: Any, objective: Any, *,
+    baselines: Any, draws: int = ..., seed: int = ...,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def expected_gradients(
     model: Any,

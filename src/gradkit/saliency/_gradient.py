@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
+
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit.saliency._field import open_field
@@ -10,6 +12,17 @@ from gradkit.saliency._field import open_field
 __all__ = ["gradient", "gradient_times_input"]
 
 
+@overload
+def gradient(
+    model: Any, inputs: Tensor, objective: Any, *,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def gradient(
+    model: Any, inputs: Any, objective: Any, *,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def gradient(
     model: Any,
@@ -70,6 +83,17 @@ def gradient(
         return field.arranged(field.gradient())
 
 
+@overload
+def gradient_times_input(
+    model: Any, inputs: Tensor, objective: Any, *,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def gradient_times_input(
+    model: Any, inputs: Any, objective: Any, *,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def gradient_times_input(
     model: Any,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit._guards._graph import Graph
@@ -15,6 +15,17 @@ from gradkit.saliency._nodes import nodes_above
 __all__ = ["guided_backprop"]
 
 
+@overload
+def guided_backprop(
+    model: Any, inputs: Tensor, objective: Any, *,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def guided_backprop(
+    model: Any, inputs: Any, objective: Any, *,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def guided_backprop(
     model: Any,

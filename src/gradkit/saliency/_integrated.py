@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit.errors import InputError
@@ -25,6 +25,19 @@ __all__ = ["integrated_gradients"]
 _DOUBLINGS = 6
 
 
+@overload
+def integrated_gradients(
+    model: Any, inputs: Tensor, objective: Any, *,
+    baseline: Any = ..., steps: int = ..., rule: str = ..., max_gap: float | None = ...,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def integrated_gradients(
+    model: Any, inputs: Any, objective: Any, *,
+    baseline: Any = ..., steps: int = ..., rule: str = ..., max_gap: float | None = ...,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def integrated_gradients(
     model: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,10 @@ from gradkit.errors import InputError
 __all__ = ["absolute", "channel_max", "channel_norm", "channel_sum"]
 
 
+@overload
+def absolute(maps: Tensor) -> Tensor: ...
+@overload
+def absolute(maps: Any) -> Any: ...
 @public
 def absolute(maps: Any) -> Any:
     """Return the magnitudes of maps, in their structure.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ def read_method(method: Any) -> tuple[str, Method]:
 def read_settings(settings: Any, method: Method, name: str) -> dict[str, Any]:
     """Return what ``method`` is called with besides, ``{}`` for ``None``."""
     if settings is None or isinstance(settings, Mapping):
-        found = dict(settings or {})
+        found = dict(cast(Mapping[str, Any], settings or {}))
         _refuse_unfit(method, name, found)
         return found
     raise InputError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import torch
+from torch import Tensor, nn
 
 from gradkit._call._public import public
 from gradkit.numerics._arguments import whole
@@ -24,6 +25,19 @@ from gradkit.saliency._sums import Sum, wide
 __all__ = ["STATISTICS", "noisy", "smoothgrad"]
 
 
+@overload
+def smoothgrad(
+    model: Any, inputs: Tensor, objective: Any, *,
+    draws: int = ..., noise: float = ..., statistic: str = ..., seed: int = ...,
+    wrt: nn.Module | str | int | None = ..., of: Any = ...,
+    max_memory: int | str | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def smoothgrad(
+    model: Any, inputs: Any, objective: Any, *,
+    draws: int = ..., noise: float = ..., statistic: str = ..., seed: int = ...,
+    wrt: Any = ..., of: Any = ..., max_memory: int | str | None = ...,
+) -> Any: ...  # fmt: skip
 @public
 def smoothgrad(
     model: Any,
@@ -98,7 +112,7 @@ def noisy(
     """Yield noisy copies of the inputs, each with draws of its own."""
     deviations = [per_sample(share * spread(s), s) for s in field.sources]
     for _ in range(count):
-        point = []
+        point: list[Tensor] = []
         for source, deviation in zip(field.sources, deviations, strict=True):
             like = wide(source[:0])
             draw = torch.randn(

@@ -45,7 +45,7 @@ def about_run(compute: Any, batches: Batches, identity: Any) -> dict[str, Any]:
             )
         told = {**(told or {}), **identity}
     described = None if told is None else describe(told, "identity")
-    if described is not None and not callable(own) and "compute" not in told:
+    if told is not None and not callable(own) and "compute" not in told:
         # An identity says what rows depend on; what is done with it, the code says.
         described["compute"] = f"code {code_of_callable(compute)}"
     return {"order": batches.order, "identity": described, "settings": settings()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -106,6 +106,10 @@ class Rows:
             )
         return samples
 
+    @overload
+    def __getitem__(self, index: str) -> Column: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
             return self._column(index)

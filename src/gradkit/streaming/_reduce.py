@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast, overload
 
 from gradkit._call._public import public_pass
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
@@ -24,6 +24,22 @@ from gradkit.streaming.reducers._reducer import Place, Reducer
 __all__ = ["reduce"]
 
 
+@overload
+def reduce(
+    compute: Callable[[Any], Any],
+    loader: Any,
+    reducer: Mapping[str, Reducer],
+    *,
+    progress: bool = ...,
+) -> dict[str, Any]: ...
+@overload
+def reduce(
+    compute: Callable[[Any], Any],
+    loader: Any,
+    reducer: Reducer | Checkpointed,
+    *,
+    progress: bool = ...,
+) -> Any: ...
 @public_pass
 def reduce(
     compute: Callable[[Any], Any],
@@ -109,7 +125,8 @@ def reduce(
 
 def _read_reducers(reducer: Any) -> dict[str, Reducer]:
     several = isinstance(reducer, Mapping)
-    found = {str(k): v for k, v in reducer.items()} if several else {ALONE: reducer}
+    given = cast(Mapping[Any, Any], reducer) if several else {ALONE: reducer}
+    found = {str(name): value for name, value in given.items()}
     wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
     if wrong is not None or not found:
         came = "none" if not found else type(wrong).__name__

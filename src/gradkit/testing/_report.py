@@ -43,7 +43,7 @@ class GradientReport:
     largest: Mapping[str, float]
     tolerance: Mapping[str, float]
     kinks: tuple[str, ...] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -86,12 +86,12 @@ def _shapes(parts: Mapping[str, tuple[int, ...]]) -> str:
 class Findings:
     """What is collected while a check goes on."""
 
-    largest: dict[str, float] = field(default_factory=dict)
-    tolerance: dict[str, float] = field(default_factory=dict)
-    kinks: dict[str, None] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, None] = field(default_factory=dict)
-    decided: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict[str, float])
+    tolerance: dict[str, float] = field(default_factory=dict[str, float])
+    kinks: dict[str, None] = field(default_factory=dict[str, None])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, None] = field(default_factory=dict[str, None])
+    decided: dict[str, int] = field(default_factory=dict[str, int])
 
     def record(self, mode: str, apart: float, allowed: float, size: float) -> None:
         """Note how far a comparison that passed was from failing."""

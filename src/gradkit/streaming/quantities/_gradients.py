@@ -81,7 +81,7 @@ def gradient_norm(
 
 def _gradient_norm(given: Given, batch: Batch) -> dict[str, Tensor]:
     rows = rows_of(given, given.model, batch)
-    apart = given.options["per_parameter"]
+    apart: bool = given.options["per_parameter"]
     norms = rows.norms(per_parameter=apart)
     fields = norms if apart else {"gradient_norm": norms}
     if "loss" in fields:

@@ -111,8 +111,7 @@ def projected_gradients(
 
 def _projected(given: Given, batch: Batch) -> Any:
     asked = given.options
+    apart: bool = asked["per_parameter"]
     return rows_of(given, given.model, batch).project(
-        asked["size"],
-        seed=asked["projection_seed"],
-        per_parameter=asked["per_parameter"],
+        asked["size"], seed=asked["projection_seed"], per_parameter=apart
     )

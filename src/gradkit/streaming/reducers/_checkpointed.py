@@ -1,5 +1,8 @@
 """A reducer whose state is kept on disk while a pass goes on."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,8 @@
 """The samples whose numbers are largest, or smallest."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -99,7 +102,7 @@ class TopK(Folding):
         return self._best(rows, samples)
 
     def _merged(self, state: State, other: State) -> State:
-        parts = []
+        parts: list[Tensor] = []
         for name in ("values", "samples"):
             mine = state[name]
             parts.append(torch.cat([mine, other[name].to(mine.device)]))

@@ -1,5 +1,8 @@
 """The variance over samples, without cancellation."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
