@@ -44,10 +44,12 @@ def about_run(compute: Any, batches: Batches, identity: Any) -> dict[str, Any]:
                 argument="identity",
             )
         told = {**(told or {}), **identity}
-    described = None if told is None else describe(told, "identity")
-    if told is not None and not callable(own) and "compute" not in told:
+    described = None
+    if told is not None:
+        described = describe(told, "identity")
         # An identity says what rows depend on; what is done with it, the code says.
-        described["compute"] = f"code {code_of_callable(compute)}"
+        if not callable(own) and "compute" not in told:
+            described["compute"] = f"code {code_of_callable(compute)}"
     return {"order": batches.order, "identity": described, "settings": settings()}
 
 
