@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,26 +184,3 @@ def test_import_works_without_the_optional_dependencies() -> None:
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")
-
-
-def test_the_wheel_is_typed_and_holds_the_package_alone(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE, source / "src" / "gradkit", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    (source / "tests").mkdir()
-    (source / "tests" / "test_planted.py").write_text("", encoding="utf-8")
-    build = "import sys; from setuptools.build_meta import build_wheel as build"
-    subprocess.run(
-        [sys.executable, "-c", f"{build}; build(sys.argv[1])", str(tmp_path)],
-        cwd=source,
-        capture_output=True,
-        check=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    files = set(zipfile.ZipFile(wheel).namelist())
-    assert "gradkit/py.typed" in files
-    assert any(name.endswith("/licenses/LICENSE") for name in files)
-    modules = {str(p.relative_to(PACKAGE.parent)) for p in PACKAGE.rglob("*.py")}
-    assert {name for name in files if name.endswith(".py")} == modules

@@ -1,75 +1,76 @@
-"""What README.md says of methods and commands, compared with the code."""
+"""What README.md and README.zh.md say, compared with the code and with each other."""
 
-import inspect
+from __future__ import annotations
+
 import re
 from pathlib import Path
 
 import pytest
 
-import gradkit as gk
-from gradkit._methods import AUTO
+from pages import code_blocks, links
 
-README = Path(__file__).parents[1] / "README.md"
-
-
-@pytest.fixture(scope="module")
-def lines():
-    return README.read_text(encoding="utf-8").splitlines()
+ROOT = Path(__file__).parents[1]
+README, CHINESE = ROOT / "README.md", ROOT / "README.zh.md"
+BOTH = pytest.mark.parametrize("page", [README, CHINESE], ids=lambda page: page.name)
 
 
-def first_cells(lines, header):
-    """Return ``{first cell: the other cells}`` of the table below ``header``."""
-    start = lines.index(header) + 2
-    rows = {}
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            return rows
-        first, *others = (cell.strip() for cell in line.strip("|").split("|"))
-        rows[first.strip("`")] = others
-    return rows
+def lines(page: Path) -> list[str]:
+    return page.read_text(encoding="utf-8").splitlines()
 
 
-def test_is_short(lines):
-    assert len(lines) <= 120
+@BOTH
+def test_is_short(page: Path) -> None:
+    assert len(lines(page)) <= 120
 
 
-def test_gives_both_commands(lines):
-    assert 'pip install -e ".[mnist]" && gradkit mnist' in lines
-    assert 'pip install -e ".[test]" && pytest' in lines
+@BOTH
+def test_gives_both_commands(page: Path) -> None:
+    assert 'pip install -e ".[mnist]" && gradkit mnist' in lines(page)
+    assert 'pip install -e ".[test]" && pytest' in lines(page)
 
 
-def test_its_table_of_methods_is_complete(lines):
-    table = first_cells(lines, "| method | how | a good choice for |")
-    assert list(table) == list(gk.METHODS)
+@BOTH
+def test_every_linked_page_exists(page: Path) -> None:
+    found = links(page)
+    assert found
+    for link in found:
+        assert (page.parent / link).is_file(), link
 
 
-def test_its_decision_list_is_the_one_in_force(lines):
-    table = first_cells(lines, "| | `auto` tries |")
-    said = {
-        question: tuple(re.findall(r"`(\w+)`", cells[0]))
-        for question, cells in table.items()
-    }
-    assert said == dict(AUTO)
+def test_both_languages_link_to_the_same() -> None:
+    here = {link for link in links(README) if link != "README.zh.md"}
+    assert {link for link in links(CHINESE) if link != "README.md"} == here
 
 
-def test_every_linked_page_exists():
-    links = re.findall(r"\]\(([^)#]+)", README.read_text(encoding="utf-8"))
-    assert links
-    for link in links:
-        assert (README.parent / link).is_file(), link
+def test_both_languages_have_the_same_code() -> None:
+    # Comments are translated.
+    english, chinese = (
+        [re.sub(r"  # .*", "", block.text) for block in code_blocks(page)]
+        for page in (README, CHINESE)
+    )
+    assert len(english) > 2
+    assert english == chinese
 
 
-def test_its_table_of_arguments_names_what_there_is(lines):
-    table = first_cells(lines, "| to say | write |")
-    said = " ".join(cells[0] for cells in table.values())
-    objectives = table["what each sample's number is"][0]
-    assert set(re.findall(r"`(\w+)`", objectives)) == set(gk.objectives.__all__)
-    taken = {
-        name
-        for function in (gk.input_gradients, gk.per_sample_gradients)
-        for name in inspect.signature(function).parameters
-    }
-    named = set(re.findall(r"`(\w+)=", said))
-    assert named == {"wrt", "of", "parameters", "with_values"}
-    assert named <= taken
-    assert "`gk.shared(" in said
+def test_both_languages_have_the_same_figures() -> None:
+    def numbers(page: Path) -> list[str]:
+        tables = [line for line in lines(page) if line.startswith("|")]
+        return re.findall(r"\d+(?:\.\d+)?", "\n".join(tables))
+
+    assert numbers(README)
+    assert numbers(README) == numbers(CHINESE)
+    headings = [
+        sum(line.startswith("#") for line in lines(p)) for p in (README, CHINESE)
+    ]
+    assert headings[0] == headings[1]
+
+
+def test_the_four_questions_are_its_first_table() -> None:
+    table = [line for line in lines(README) if line.startswith("|")][:4]
+    asked = re.findall(r"`(\w+)` →", "\n".join(table))
+    assert asked == [
+        "input_gradients",
+        "jacobian",
+        "per_sample_gradients",
+        "parameter_jacobian",
+    ]
