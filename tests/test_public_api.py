@@ -174,6 +174,31 @@ def test_an_optional_dependency_that_is_imported_is_found() -> None:
     assert unwanted_after("import gradkit, matplotlib") == {"matplotlib"}
 
 
+def packages_after(statement: str) -> set[str]:
+    """Return the packages that a fresh interpreter has loaded after a statement."""
+    listed = "{name.partition('.')[0] for name in sys.modules}"
+    script = f"import sys; {statement}; print(*{listed})"
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    return set(printed.split()) - set(sys.stdlib_module_names)
+
+
+def added_to_torch(statement: str) -> set[str]:
+    """Return the packages that a statement loads and ``import torch`` does not."""
+    return packages_after(f"import torch; {statement}") - packages_after("import torch")
+
+
+def test_import_adds_to_torch_what_is_required_alone() -> None:
+    found = added_to_torch("import gradkit")
+    assert "gradkit" in found
+    assert found <= {"gradkit", "numpy", "tqdm"}
+
+
+def test_another_package_that_is_imported_is_found() -> None:
+    assert "hypothesis" in added_to_torch("import gradkit, hypothesis")
+
+
 def test_import_works_without_the_optional_dependencies() -> None:
     blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in UNWANTED)
     use = "import gradkit; assert all(hasattr(gradkit, n) for n in gradkit.__all__)"

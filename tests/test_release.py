@@ -59,14 +59,13 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, **_filter())
+        if hasattr(tarfile, "data_filter"):
+            # From Python 3.12 on, leaving it out warns.
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
     (source,) = (entry for entry in folder.iterdir() if entry.is_dir())
     return build("wheel", source, folder)
-
-
-def _filter() -> dict[str, str]:
-    # From Python 3.12 on, leaving it out warns.
-    return {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from torch import Size, Tensor
 from gradkit._call._open import Call, open_call
 from gradkit._call._public import public
 from gradkit._call._request import Request
+from gradkit._call._room import refuse_beyond_memory
 from gradkit._call._solve import solve
 from gradkit._methods._method import Method
 from gradkit._parameter_jacobian._collect import collect
@@ -217,6 +218,9 @@ def run(call: Call, out: Tensor | None = None) -> list[Tensor]:
 
     if not task.samples * task.rows:
         return sink().flat()
+    if out is None:
+        entry = sum(size.numel() * kind.itemsize for size, kind, _ in like)
+        refuse_beyond_memory(call, task.samples * task.rows * entry)
     flat, _ = solve(call, sink)
     return flat if task.connected else [f.detach() for f in flat]
 

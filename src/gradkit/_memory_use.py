@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradkit._problem._tree import leaves
 from gradkit.errors import InputError
 
-__all__ = ["TensorBytes", "budget", "format_bytes"]
+__all__ = ["TensorBytes", "budget", "format_bytes", "free_memory", "ran_out"]
 
 
 class TensorBytes(TorchDispatchMode):
@@ -78,10 +78,22 @@ def budget(max_memory: Any, devices: Iterable[torch.device]) -> tuple[int, bool]
     """Return the bytes that may be alive, and whether the caller set them."""
     if max_memory is not None:
         return _parse(max_memory), True
-    free = min([_free_on(device) for device in devices] or [_free_memory()])
+    free = free_memory(devices)
     # Rounded down to a power of two, so that chunks, and with them the last bits
     # of a result, do not follow what other programs do.
     return 1 << max((free // 4).bit_length() - 1, 0), False
+
+
+def free_memory(devices: Iterable[torch.device]) -> int:
+    """Return the bytes that are free on the fullest of some devices."""
+    return min([_free_on(device) for device in devices] or [_free_memory()])
+
+
+def ran_out(error: Exception) -> bool:
+    """Whether an error says that no memory was left."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _parse(value: Any) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import torch
-
 from gradkit._guards._memory import Known
-from gradkit._memory_use import TensorBytes, format_bytes
+from gradkit._memory_use import TensorBytes, format_bytes, ran_out
 from gradkit._methods._task import Values
 from gradkit.errors import InputError
 
@@ -69,7 +67,7 @@ class Planner:
                 try:
                     values = run(rows, columns)
                 except Exception as error:
-                    if not _out_of_memory(error) or (tall, wide) == (1, 1):
+                    if not ran_out(error) or (tall, wide) == (1, 1):
                         raise
                     if tall > 1 and column == 0:
                         tall = max(tall // 2, 1)
@@ -145,9 +143,3 @@ def _bar(name: str, count: int) -> Any:
     return tqdm(
         total=count, desc=f"gradkit: {name}", delay=2, disable=None, leave=False
     )
-
-
-def _out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

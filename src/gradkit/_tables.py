@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 __all__ = ["Table", "html_report", "markdown", "table"]
 
@@ -82,13 +81,15 @@ def html_report(title: str, notes: Iterable[str], *tables: Table) -> str:
         >>> html_report("t", [], (["n"], [["1"]])).removeprefix("<p><b>t</b></p>")
         '<table><tr><th>n</th></tr><tr><td>1</td></tr></table>'
     """
+    # Only notebooks need it.
+    from html import escape
+
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
     parts = [f"<p><b>{escape(title)}</b></p>", f"<ul>{listed}</ul>" if listed else ""]
     for heads, rows in tables:
-        lines = [_line("th", heads), *(_line("td", row) for row in rows)]
+        lines = [
+            f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+            for tag, cells in (("th", heads), *(("td", row) for row in rows))
+        ]
         parts.append(f"<table>{''.join(lines)}</table>")
     return "".join(parts)
-
-
-def _line(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -13,6 +13,7 @@ __all__ = [
     "AgreementError",
     "GradkitError",
     "InputError",
+    "OutOfMemoryError",
     "ProcessError",
     "SampleDependenceError",
     "StaleError",
@@ -106,6 +107,23 @@ class UnsupportedModelError(GradkitError, NotImplementedError):
         ... except NotImplementedError as error:
         ...     print(error.reasons["rules"])
         it computes no derivatives with respect to inputs
+    """
+
+
+class OutOfMemoryError(GradkitError, MemoryError):
+    """A result is larger than the memory that is free, or a call's work ran out of it.
+
+    An accelerator's own ``torch.OutOfMemoryError`` comes through as it is.
+
+    Example:
+        >>> import torch
+        >>> import gradkit as gk
+        >>> row = torch.ones(1, 1).expand(1, 2_000_000)
+        >>> try:
+        ...     gk.jacobian(torch.sin, row)
+        ... except MemoryError as error:
+        ...     print(f"{error.needed:,} bytes")
+        16,000,000,000,000 bytes
     """
 
 

@@ -8,6 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent, refuse_coupling
+from gradkit._memory_use import ran_out
 from gradkit._methods._task import Task
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
 
@@ -65,9 +66,9 @@ def _refuse_coupled(
     def pull(weighted: Tensor) -> tuple[Tensor, ...]:
         try:
             return tuple(g.detach() for g in graph.pull_to(points, weighted))
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if ran_out(error):
+                raise
             inside = task.kind == "parameters" and "inplace operation" in str(error)
             refused = _Overwritten if inside and not again else UnsupportedModelError
             raise refused(

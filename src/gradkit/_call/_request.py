@@ -7,15 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from gradkit._guards._random import RandomState
 from gradkit._guards._trace import LOCK
+from gradkit._memory_use import ran_out
 from gradkit._planner import Planner
 from gradkit._problem._parameters import Parameter
-from gradkit.errors import GradkitError
+from gradkit.errors import GradkitError, OutOfMemoryError
 
 __all__ = ["Given", "Request", "named", "naming"]
+
+
+#: What helps where memory does not suffice.
+LESS = (
+    "Ask for less at once: fewer samples; of= or an objective for fewer outputs; wrt="
+    " or parameters= for less to differentiate by. max_memory= bounds the work beyond"
+    " the result"
+)
 
 
 @contextmanager
@@ -37,6 +47,20 @@ def naming(function: str) -> Iterator[None]:
         if error.function is None:
             error.function = function
         raise
+    except torch.OutOfMemoryError as error:
+        # Programs look for an accelerator's own; from Python 3.11 on it has notes.
+        note = getattr(error, "add_note", None)
+        if note is not None:
+            note(f"{function}: {LESS}.")
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
+        refused = OutOfMemoryError(
+            f"out of memory. {LESS}; {type(error).__name__}: {error}"
+        )
+        refused.function = function
+        raise refused from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from torch import Tensor
 from gradkit._call._open import Call
 from gradkit._call._proof import describe
 from gradkit._call._referee import agrees_in_double
+from gradkit._call._room import beyond_memory
 from gradkit._guards._verify import disagreement, tolerance
+from gradkit._memory_use import ran_out
 from gradkit._methods._method import Method
 from gradkit._problem._result import Rows
 from gradkit.errors import GradkitError, InputError, UnsupportedModelError
@@ -46,7 +48,7 @@ def serve(call: Call, attempt: Callable[[Method], Attempt[Result]]) -> Served[Re
     """
     reasons: dict[str, str] = {}
     last: Exception | None = None
-    doubted = False
+    spent = doubted = False
     for method in call.methods:
         reason = reason_for(call, method)
         if reason is None and doubted and call.task.kind in method.through_graph:
@@ -72,8 +74,9 @@ def serve(call: Call, attempt: Callable[[Method], Attempt[Result]]) -> Served[Re
                 raise
             except errors_of(method, call.task.kind) as error:
                 reason, last = describe(error), error
+                spent = spent or ran_out(error)
         reasons[method.name] = reason
-    raise refusal(reasons) from last
+    raise (beyond_memory(call, reasons) if spent else refusal(reasons)) from last
 
 
 def solve(call: Call, sink: Callable[[], Rows]) -> Served[list[Tensor]]:

@@ -11,17 +11,12 @@ import torch
 
 __all__ = ["RandomState", "is_generator", "seed_torch"]
 
-_GENERATORS = (
-    torch.Generator,
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-)
-
 
 def is_generator(value: Any) -> bool:
     """Whether ``value`` is a random generator whose state can be read and set."""
-    return isinstance(value, _GENERATORS)
+    # numpy loads its part at its first use, which need not be at import.
+    kinds = (np.random.Generator, np.random.RandomState)
+    return isinstance(value, (torch.Generator, random.Random, *kinds))
 
 
 def _accelerators(devices: Iterable[torch.device]) -> list[torch.device]:
