@@ -93,7 +93,9 @@ def ran_out(error: Exception) -> bool:
     """Whether an error says that no memory was left."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    # On a CPU, and of accelerators in older releases, it is a plain RuntimeError.
+    texts = ("can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(t in str(error) for t in texts)
 
 
 def _parse(value: Any) -> int:

@@ -280,7 +280,7 @@ class Forwards:
                     with self.guard.autocast.on():
                         outputs = self.inputs.call(self.target.call, given)
                 except Exception as error:
-                    annotate(error, tensors, self.target)
+                    annotate(error, self.inputs, self.target)
                     raise
         picked = self.selector.pick(outputs)
         return of.only() if self.selector.module is not None else picked

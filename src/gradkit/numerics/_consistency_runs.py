@@ -126,7 +126,7 @@ class _Survey:
             self.found.asked |= seen.asked
             return trace
         except Exception as error:
-            annotate(error, given, self.target)
+            annotate(error, self.inputs, self.target)
             raise
 
     def whole(self) -> Trace:
