@@ -30,7 +30,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types in src, tests and benchmarks."""
+    """Check types in src, tests and benchmarks, and that none is left out."""
     session.install("-e", ".[test,dev]")
     session.run("pyright")
     session.run("pyright", "--verifytypes", "gradkit", "--ignoreexternal")
