@@ -52,3 +52,9 @@ def test_the_models_own_error_says_how_its_inputs_were_read(name):
     with pytest.raises((RuntimeError, TypeError)) as caught:
         call()
     assert vars(caught.value)["__notes__"] == [note]
+
+
+def test_a_refusal_has_no_note() -> None:
+    with pytest.raises(gk.errors.SampleDependenceError) as caught:
+        gk.jacobian(nn.BatchNorm1d(3), torch.rand(5, 3))
+    assert "__notes__" not in vars(caught.value)

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradkit._problem._inputs import Inputs
 from gradkit._problem._target import Target
+from gradkit.errors import GradkitError
 
 __all__ = ["annotate"]
 
@@ -18,7 +19,8 @@ _LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 def annotate(error: BaseException, inputs: Inputs, target: Target) -> None:
     """Say in notes on the model's own error what the inputs and the model are."""
     add_note: Any = getattr(error, "add_note", None)  # Python 3.11
-    if add_note is None:
+    # A refusal of gradkit's, as of coupled samples, says itself what is wrong.
+    if add_note is None or isinstance(error, GradkitError):
         return
     told = [] if target.root is None else list(_mismatches(inputs, target.root))
     for note in told or [_reading(inputs)]:
