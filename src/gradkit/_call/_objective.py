@@ -43,13 +43,8 @@ def evaluate(
     leaves = list(outputs.tensors)
     if not graph.connected:
         leaves = [t.detach().requires_grad_() for t in leaves]
-    given = [t.clone() for t in leaves]
-    if not batched and is_supplied(objective):
-        given = [t[None] for t in given]  # they speak of samples
     with autocast.on():
-        values = objective(outputs.given(given))
-    if not batched and isinstance(values, Tensor) and values.numel() == 1:
-        values = values.reshape(1)
+        values = _called(objective, graph, leaves, batched=batched)
     if values_only and isinstance(values, Tensor):
         values = _counted(values)
     values = check_objective_values(values, graph.samples)
@@ -62,27 +57,7 @@ def evaluate(
             argument="objective",
         )
     _refuse_parameters(values, leaves)
-
-    def pull(weights: Tensor) -> tuple[Tensor, ...]:
-        if not values.requires_grad:
-            return tuple(torch.zeros_like(t) for t in leaves)
-        wanted = [t for t in leaves if t.requires_grad]
-        found = iter(
-            torch.autograd.grad(
-                values,
-                wanted,
-                weights.to(values.dtype),
-                retain_graph=True,
-                create_graph=graph.connected,
-                materialize_grads=True,
-            )
-            if wanted
-            else ()
-        )
-        return tuple(
-            next(found) if t.requires_grad else torch.zeros_like(t) for t in leaves
-        )
-
+    pull = _pullback(values, leaves, connected=graph.connected)
     ones = torch.ones_like(values.detach())
     if batched and not known and (renew or not _is_proved(objective)):
         refuse_coupling(
@@ -92,14 +67,52 @@ def evaluate(
             "Return each sample's own number, without a mean, sum or normalisation"
             " over the batch",
         )
-    cotangent = torch.cat(
-        [
-            c.reshape(graph.samples, width).to(graph.dtype)
-            for c, width in zip(pull(ones), outputs.widths, strict=True)
-        ],
-        1,
-    )
-    return values, cotangent
+    parts = zip(pull(ones), outputs.widths, strict=True)
+    flat = [c.reshape(graph.samples, w).to(graph.dtype) for c, w in parts]
+    return values, torch.cat(flat, 1)
+
+
+def _called(
+    objective: Callable[[Any], Any],
+    graph: Graph,
+    leaves: Sequence[Tensor],
+    *,
+    batched: bool,
+) -> Any:
+    """Return what an objective says of copies of the outputs."""
+    given = [t.clone() for t in leaves]
+    if not batched and is_supplied(objective):
+        given = [t[None] for t in given]  # they speak of samples
+    values = objective(graph.outputs.given(given))
+    if not batched and isinstance(values, Tensor) and values.numel() == 1:
+        return values.reshape(1)
+    return values
+
+
+def _pullback(
+    values: Tensor, leaves: Sequence[Tensor], *, connected: bool
+) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Return the function from weights of the values to the outputs' cotangents."""
+    wanted = [t for t in leaves if t.requires_grad]
+
+    def pull(weights: Tensor) -> tuple[Tensor, ...]:
+        if not values.requires_grad or not wanted:
+            return tuple(torch.zeros_like(t) for t in leaves)
+        found = iter(
+            torch.autograd.grad(
+                values,
+                wanted,
+                weights.to(values.dtype),
+                retain_graph=True,
+                create_graph=connected,
+                materialize_grads=True,
+            )
+        )
+        return tuple(
+            next(found) if t.requires_grad else torch.zeros_like(t) for t in leaves
+        )
+
+    return pull
 
 
 def _counted(values: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gradkit._call._arguments import Arguments, read_arguments
 from gradkit._call._objective import evaluate
 from gradkit._call._proof import prove, refuse_lost_gradient
 from gradkit._call._request import Given, Request
@@ -18,19 +18,17 @@ from gradkit._dtypes import coarsest
 from gradkit._guards._forward import Forwards
 from gradkit._guards._graph import Graph
 from gradkit._guards._memory import Known, operations, recall
-from gradkit._guards._trace import Untouched, inside_forward
+from gradkit._guards._trace import Untouched
 from gradkit._memory_use import budget
-from gradkit._methods import read_method
 from gradkit._methods._method import Method
 from gradkit._methods._task import Task
 from gradkit._planner import Planner
-from gradkit._problem._inputs import Inputs, read_inputs
-from gradkit._problem._names import Entry, read_of, read_wrt
-from gradkit._problem._parameters import Parameter, read_parameters
-from gradkit._problem._target import Target, read_target
+from gradkit._problem._inputs import Inputs
+from gradkit._problem._names import Entry
+from gradkit._problem._parameters import Parameter
+from gradkit._problem._target import Target
 from gradkit._rules._tape import Tape
-from gradkit.errors import InputError, UnsupportedModelError
-from gradkit.objectives import as_objective
+from gradkit.errors import InputError
 
 __all__ = ["Call", "open_call"]
 
@@ -91,135 +89,106 @@ class Call:
 @contextmanager
 def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]:
     """Read the request, run the forward once, and prove what it needs."""
-    methods = read_method(request.function, request.method)
-    target = read_target(request.model)
-    inputs = read_inputs(request.inputs, _batched(request))
-    objective = None
-    evaluates = request.takes_objective and (given is None or given.objective)
-    if evaluates:
-        labels = request.kind == "inputs"
-        objective = as_objective(request.objective, labels_mean_class_score=labels)
-    selector = read_of(target, request.of)
-    entries, form, parameters = [], "inputs", ()
-    mapping = {} if given is None else given.mapping
-    if request.kind == "inputs":
-        if not request.values_only:
-            entries, form = read_wrt(target, inputs, request.wrt)
-    elif given is None:
-        parameters = read_parameters(target, request.parameters)
-    else:
-        parameters = tuple(_mapped(p, mapping) for p in given.parameters)
-    _refuse_lost_graph(request, inputs, parameters)
-    tensors = [t.tensor for t in inputs.tensors]
-    guard = Untouched(
-        target,
-        tensors,
-        seed=request.seed,
-        batched=inputs.batched,
-        parameters=[p.tensor for p in parameters],
-        objects=inputs.objects,
-        mapping=mapping,
-        start=None if given is None else given.start,
-    )
+    read = read_arguments(request, given)
+    guard = _guard(request, read, given)
     with guard:
-        looks = recall(target.identity, _look_kind(request, inputs, guard))
-        closely = target.root is None or given is not None or request.renew
+        looks = recall(read.target.identity, _look_kind(request, read.inputs, guard))
+        closely = read.target.root is None or given is not None or request.renew
         guard.look(looks, closely=closely or looks.proof_is_due())
         forwards = Forwards(
-            target,
-            inputs,
+            read.target,
+            read.inputs,
             guard,
-            selector,
-            entries=entries,
-            parameters=parameters,
+            read.selector,
+            entries=read.entries,
+            parameters=read.parameters,
             connected=request.create_graph,
-            recorder=Tape if any(m.by_rules for m in methods) else None,
+            recorder=Tape if any(m.by_rules for m in read.methods) else None,
         )
         graph = forwards.graph(taped=True)
-        _refuse_strangers(graph, parameters)
-        values = cotangent = None
-        if given is not None and not evaluates:
-            cotangent = given.cotangent
-        if evaluates:
-            with forwards.watch():
-                values, cotangent = evaluate(
-                    objective,
-                    graph,
-                    guard.autocast,
-                    batched=inputs.batched,
-                    renew=guard.closely,
-                    known=given is not None,
-                    values_only=request.values_only,
-                )
+        _refuse_strangers(graph, read.parameters)
+        values, cotangent = _objective(request, read, forwards, graph, given)
         guard.observe()
-        known = recall(target.identity, _kind(request, inputs, forwards, graph))
-        if given is None:
-            size, strict = budget(request.max_memory, guard.devices)
-            planner = Planner(size, known, strict=strict)
-        else:
-            planner = given.planner
+        kind = _kind(request, read.inputs, forwards, graph)
+        known = recall(read.target.identity, kind)
+        planner = _planner(request, guard, known, given)
         task = Task(
             request.kind, graph, forwards, planner, cotangent, request.create_graph
         )
-        # What a function of the outputs picks today it may not pick tomorrow.
-        unnamed = request.of is not None and selector.name is None
-        # Nor is it seen what a plain function reads from around it.
-        unnamed = unnamed or target.root is None
-        due = known.proof_is_due() or request.renew or unnamed
-        due = due and given is None
+        due = given is None and _is_due(request, read, known)
         planner.renew = due
-        if given is None and not request.values_only:
-            refuse_lost_gradient(task, due=due)
-        proved = True
-        if inputs.batched and given is None:
-            proved = prove(task, due=due)
-            known.passed()
+        proved = given is not None or _proved(request, task, known, due=due)
         looks.modules = guard.seen() if guard.closely else looks.modules
         looks.passed()
         yield Call(
-            request, target, inputs, guard, forwards, task, planner, known, due,
-            proved, methods, entries, form, parameters, values,
+            request, read.target, read.inputs, guard, forwards, task, planner, known,
+            due, proved, read.methods, read.entries, read.form, read.parameters, values,
         )  # fmt: skip
 
 
-def _batched(request: Request) -> bool | None:
-    """Return ``batched`` as ``read_inputs`` takes it."""
-    if request.kind == "parameters":
-        return True  # one number per sample is a common input of such models
-    if request.batched is None:
-        return None
-    if isinstance(request.batched, (bool, np.bool_)):
-        return bool(request.batched)
-    raise InputError(
-        f"batched must be True, False or None; got {request.batched!r}",
-        argument="batched",
+def _guard(request: Request, read: Arguments, given: Given | None) -> Untouched:
+    """Return what keeps the caller's things as they are, not yet entered."""
+    return Untouched(
+        read.target,
+        [t.tensor for t in read.inputs.tensors],
+        seed=request.seed,
+        batched=read.inputs.batched,
+        parameters=[p.tensor for p in read.parameters],
+        objects=read.inputs.objects,
+        mapping={} if given is None else given.mapping,
+        start=None if given is None else given.start,
     )
 
 
-def _mapped(parameter: Parameter, mapping: dict[int, Tensor]) -> Parameter:
-    tensor = mapping.get(id(parameter.tensor), parameter.tensor)
-    return Parameter(parameter.name, parameter.aliases, tensor, parameter.slots)
+def _objective(
+    request: Request,
+    read: Arguments,
+    forwards: Forwards,
+    graph: Graph,
+    given: Given | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the objective's values ``(N,)`` and its cotangent ``(N, K)``, if any."""
+    if not read.evaluates:
+        return None, None if given is None else given.cotangent
+    with forwards.watch():
+        return evaluate(
+            read.objective,
+            graph,
+            forwards.guard.autocast,
+            batched=read.inputs.batched,
+            renew=forwards.guard.closely,
+            known=given is not None,
+            values_only=request.values_only,
+        )
 
 
-def _refuse_lost_graph(
-    request: Request, inputs: Inputs, parameters: Sequence[Parameter]
-) -> None:
-    """Refuse a detached result inside a forward that is itself differentiated."""
-    if request.create_graph or not inside_forward() or not torch.is_grad_enabled():
-        return
-    if parameters:
-        raise UnsupportedModelError(
-            "it is called inside a model that gradkit differentiates, and its result"
-            " has no graph, so its part of the derivative would be lost. Call it"
-            " under torch.no_grad() if that is meant"
-        )
-    if any(t.tensor.requires_grad for t in inputs.tensors):
-        raise InputError(
-            "create_graph must be True inside a model that gradkit differentiates,"
-            " or this call's part of the derivative would be lost. Pass"
-            " create_graph=True, or detach the inputs if that is meant",
-            argument="create_graph",
-        )
+def _planner(
+    request: Request, guard: Untouched, known: Known, given: Given | None
+) -> Planner:
+    if given is not None:
+        return given.planner
+    size, strict = budget(request.max_memory, guard.devices)
+    return Planner(size, known, strict=strict)
+
+
+def _is_due(request: Request, read: Arguments, known: Known) -> bool:
+    """Whether proofs are to be made again at this call."""
+    # What a function of the outputs picks today it may not pick tomorrow.
+    unnamed = request.of is not None and read.selector.name is None
+    # Nor is it seen what a plain function reads from around it.
+    unnamed = unnamed or read.target.root is None
+    return known.proof_is_due() or request.renew or unnamed
+
+
+def _proved(request: Request, task: Task, known: Known, *, due: bool) -> bool:
+    """Prove what the call needs; return whether that could be read anywhere."""
+    if not request.values_only:
+        refuse_lost_gradient(task, due=due)
+    if not task.batched:
+        return True
+    proved = prove(task, due=due)
+    known.passed()
+    return proved
 
 
 def _refuse_strangers(graph: Graph, parameters: Sequence[Parameter]) -> None:
