@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradkit._call._objective import evaluate
+from gradkit._call._objective import evaluate, warn_of_own_tokens
 from gradkit._call._proof import prove, refuse_lost_gradient
 from gradkit._call._request import Given, Request
 from gradkit._dtypes import coarsest
@@ -99,6 +99,8 @@ def open_call(request: Request, *, given: Given | None = None) -> Iterator[Call]
     if evaluates:
         labels = request.kind == "inputs"
         objective = as_objective(request.objective, labels_mean_class_score=labels)
+    if given is None:
+        warn_of_own_tokens(objective, inputs.tensors)
     selector = read_of(target, request.of)
     entries, form, parameters = [], "inputs", ()
     mapping = {} if given is None else given.mapping

@@ -235,7 +235,8 @@ def token_loss(
         labels: Whole numbers ``(N, T)``, on the device of the outputs.
         shift: Whether position ``t`` predicts label ``t + 1``, as in a causal
             language model given its own input as labels: the last outputs and the
-            first label are left out.
+            first label are left out. Without it a call whose inputs are the labels
+            themselves, where they count, warns.
         ignore_index: The label of tokens that do not count.
         reduction: ``"mean"`` over the sample's own tokens that count, or ``"sum"``.
 

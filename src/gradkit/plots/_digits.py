@@ -154,7 +154,7 @@ def _check(given: Mapping[str, Any]) -> None:
             f" {shapes['images']}",
             argument="images",
         )
-    rows = shapes["jacobian"][1:2]
+    rows = shapes["jacobian"][1:2] if len(shapes["jacobian"]) == 3 else ()
     expected = {
         **dict.fromkeys(("labels", "predictions", "norms"), (count,)),
         **dict.fromkeys(("score_gradients", "loss_gradients"), (count, *pixels)),
