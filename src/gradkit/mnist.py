@@ -23,7 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +31,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gradkit._mnist_data import CLASSES, PIXELS, Digits, digits
+from gradkit._offered import offering
 from gradkit.errors import InputError
 
 __all__ = ["Digits", "History", "accuracy", "digits", "network", "train"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,9 +200,8 @@ def accuracy(
         Between 0 and 1; NaN where there is no sample.
 
     Raises:
-        InputError: ``network`` cannot be called or returns no class scores,
-            ``batch_size`` is out of range, or images and labels do not belong
-            together.
+        InputError: ``network`` returns no class scores, ``batch_size`` is out of
+            range, or images and labels do not belong together.
 
     Cost:
         One forward pass over all samples, without a graph.
@@ -274,8 +277,7 @@ def _data_checks(images: Any, labels: Any, batch_size: Any) -> Iterator[_Check]:
         "images and labels must be (N, *in) and (N,), one label for each image;"
         f" got {tuple(images.shape)} and {tuple(labels.shape)}",
     )
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    right = whole and batch_size >= 1
+    right = isinstance(batch_size, int) and batch_size >= 1
     yield right, f"batch_size must be at least 1; got {batch_size}"
 
 
@@ -283,10 +285,8 @@ def _training_checks(
     images: Tensor, labels: Tensor, epochs: int, rate: float
 ) -> Iterator[_Check]:
     yield epochs >= 0, f"epochs must be at least 0; got {epochs}"
-    yield (
-        0 < rate < math.inf,
-        f"learning_rate must be above 0 and finite; got {rate}",
-    )
+    right = 0 < rate < math.inf
+    yield right, f"learning_rate must be above 0 and finite; got {rate}"
     yield (
         images.is_floating_point(),
         f"images must be floating; got {images.dtype}."
