@@ -40,7 +40,9 @@ LAYERS = (
     ("_products",),
     ("_problem",),
     ("objectives",),
+    ("_hints",),
     ("errors", "_subject", "_dtypes", "_tables"),
+    ("_offered", "_version"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

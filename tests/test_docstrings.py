@@ -33,14 +33,6 @@ from docstrings import (
 
 FUNCTIONS, CLASSES, MEMBERS = public_functions(), public_classes(), public_members()
 MODULES = public_modules()
-#: Functions that do not look at what they are given before they use it.
-TRUSTING = {
-    "mnist.accuracy",
-    "mnist.train",
-    "plots.digit_gradients",
-    "saliency.channel_max",
-    "saliency.channel_sum",
-}
 #: Functions that take anything, and refuse when what they return is used.
 LATER = {"objectives.class_score"}
 
@@ -69,7 +61,7 @@ def test_what_is_named_here_is_there() -> None:
     costly = {f"{owner}.{name}" for owner, names in COSTLY.items() for name in names}
     assert costly <= set(MEMBERS)
     assert {*FUNCTIONS, *MEMBERS} >= WELCOMING
-    assert set(FUNCTIONS) >= TRUSTING | LATER
+    assert set(FUNCTIONS) >= LATER
 
 
 # --- what is written ----------------------------------------------------------------
@@ -138,7 +130,7 @@ def test_nonsense_raises_what_is_written(name: str) -> None:
     given = [value for by_name, value in found.values() if not by_name]
     named = {n: value for n, (by_name, value) in found.items() if by_name}
     raised = raised_by(lambda: FUNCTIONS[name](*given, **named))
-    assert bool(raised & told_by(name)) == (name not in TRUSTING)
+    assert raised & told_by(name)
 
 
 class Writing(nn.Linear):

@@ -108,13 +108,12 @@ def test_the_network_does_not_depend_on_defaults() -> None:
         ),
         (
             {"labels": torch.zeros(3, dtype=torch.int64)},
-            "images and labels must be (N, *in) and (N,) with N at least 1;"
+            "images and labels must be (N, *in) and (N,), one label for each image;"
             " got (4, 6) and (3,)",
         ),
         (
             {"images": torch.zeros(0, 6), "labels": torch.zeros(0, dtype=torch.int64)},
-            "images and labels must be (N, *in) and (N,) with N at least 1;"
-            " got (0, 6) and (0,)",
+            "images must have at least 1 sample; got none",
         ),
         (
             {"labels": torch.zeros(4, dtype=torch.uint8)},
@@ -139,3 +138,40 @@ def test_accuracy_counts_each_sample_once(device: torch.device) -> None:
     for batch_size in (1, 2, 5, 9):
         share = mnist.accuracy(nn.Identity(), scores, labels, batch_size=batch_size)
         assert share == 3 / 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": None}, "network must be a module; got NoneType"),
+        (
+            {"images": [[0.0, 1.0]]},
+            "images must be a tensor; got list. Pass torch.as_tensor(images)",
+        ),
+        (
+            {"labels": torch.tensor([1])},
+            "images and labels must be (N, *in) and (N,), one label for each image;"
+            " got (4, 2) and (1,)",
+        ),
+        (
+            {"labels": torch.zeros(4, 2)},
+            "images and labels must be (N, *in) and (N,), one label for each image;"
+            " got (4, 2) and (4, 2)",
+        ),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        (
+            {"network": nn.Unflatten(1, (2, 1))},
+            "network must return class scores (N, classes); got (4, 2, 1)",
+        ),
+    ],
+)
+def test_accuracy_refuses(change: dict[str, object], message: str) -> None:
+    arguments = {
+        "network": nn.Identity(),
+        "images": torch.zeros(4, 2),
+        "labels": torch.zeros(4, dtype=torch.int64),
+        **change,
+    }
+    with pytest.raises(InputError) as caught:
+        mnist.accuracy(**arguments)  # pyright: ignore
+    assert str(caught.value) == f"mnist.accuracy: {message}"

@@ -115,3 +115,34 @@ def test_without_matplotlib_the_extra_is_named(
         " imported (import of matplotlib.figure halted; None in sys.modules)."
         ' Run pip install "gradkit[plot]"'
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"labels": [0, 1, 2, 3]},
+            "labels must be a tensor; got list; pass torch.as_tensor(x)",
+        ),
+        (
+            {"norms": torch.ones(3)},
+            "norms must be (4,) beside images (4, 36); got (3,)",
+        ),
+        (
+            {"jacobian": torch.ones(4, 36)},
+            "jacobian must be (4, K, 36) beside images (4, 36); got (4, 36)",
+        ),
+        (
+            {"images": torch.rand(4, 35)},
+            "images must be (N, D), with D a square number and N at least 1; got"
+            " (4, 35)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("drawn", [4], indirect=True)
+def test_what_does_not_fit_is_refused(
+    drawn: dict[str, torch.Tensor], change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        plots.digit_gradients(**{**drawn, **change})  # pyright: ignore
+    assert str(caught.value) == f"plots.digit_gradients: {message}"

@@ -157,6 +157,9 @@ def test_what_is_refused(compute: Any, batches: Any, reducer: Any, text: str) ->
 def test_checkpointed_says_what_it_takes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Checkpointed: every must be"):
         R.Checkpointed(R.Mean(), tmp_path, every=0)
+    for wrong in (object(), R.Mean, {}, {"mean": 3}):
+        with pytest.raises(InputError, match="Checkpointed: reducer must be one of"):
+            R.Checkpointed(wrong, tmp_path)  # pyright: ignore
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="Checkpointed: store must be a folder"):
         R.Checkpointed(R.Mean(), tmp_path / "file")

@@ -536,6 +536,7 @@ def test_rows_of_every_output_are_refused(reducer: r.Reducer) -> None:
 
 ANY: Any = r
 X = torch.zeros(2, 3)
+ROWS: Any = X
 
 
 def shapes_of(*batches: Tensor) -> Callable[[], Any]:
@@ -642,6 +643,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         " samples; got rows of shape (2,) in the state to merge beside rows of shape"
         " (3,) earlier. Reduce rows of different shapes apart",
     ),
+    "shapes of as many entries": (
+        lambda: of(r.NoiseScale(), torch.ones(2, 6), torch.ones(2, 2, 3)),
+        "NoiseScale: rows must have one shape in all batches; got [2, 3] beside [6]"
+        " earlier",
+    ),
+    "no tensor of noise": (
+        lambda: of(ANY.NoiseScale(), ANY.Place(0, 0)),
+        "NoiseScale: rows must be a tensor with the samples first; got a Place",
+    ),
+    **{
+        f"no parameters of {kind.__name__}": (
+            lambda kind=kind: kind().add_parameters(kind().start(), ROWS, Place(0, 0)),
+            f"{kind.__name__}: rows must be a ParameterJacobian; got Tensor. A"
+            " tensor's rows go into add()",
+        )
+        for kind in (r.Mean, r.Sum, r.SecondMoment, r.Variance, r.NoiseScale)
+    },
     "parameters": (
         other_parameters,
         "Sum: rows must have one shape in all batches, but for the number of samples;"

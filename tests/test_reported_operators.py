@@ -168,3 +168,44 @@ class TestWrappers:
             torch.distributed.destroy_process_group()
         assert all(list(found) == ["weight", "bias"] for found in rows.values())
         assert_all_equal(rows_of(rows, "weight"), x[:, None].expand(4, 2, 3))
+
+
+class ByOneNumber(nn.Module):
+    """Adds one number made of all of a parameter, whose rows are that number."""
+
+    def __init__(self, reduced):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2))
+        self.reduced = reduced
+
+    def forward(self, x):
+        return x[:, :2] + self.reduced(self.weight)
+
+
+class TestOneNumberOfAParameter:
+    """Its gradient is one number, expanded, which cannot be written into."""
+
+    @pytest.mark.parametrize("method", ["auto", "loop", "vmap", "rows", "rules"])
+    @pytest.mark.parametrize(
+        "reduced",
+        [torch.sum, torch.mean, lambda w: w.sum().tanh(), lambda w: w.sum() + w.sum()],
+        ids=["sum", "mean", "tanh", "twice"],
+    )
+    def test_rows(self, reduced, method):
+        model, x = ByOneNumber(reduced), torch.randn(4, 3)
+        found = gk.parameter_jacobian(model, x, method=method)
+        torch.testing.assert_close(found["weight"], loop_rows(model(x), model.weight))
+        alone = gk.per_sample_gradients(
+            model, x, gk.objectives.output_sum, method=method
+        )
+        sums = model(x).sum(1)
+        torch.testing.assert_close(alone["weight"], loop_rows(sums, model.weight))
+
+    def test_what_is_made_of_the_rows_can_be_written_into(self):
+        found = gk.parameter_jacobian(ByOneNumber(torch.sum), torch.randn(4, 3))
+        for values in (
+            found.sum(), found.mean(), found.second_moment(), found.clipped_sum(1.0),
+            found.rmatvec(torch.ones(4, 2)), found.to_dict(),
+        ):  # fmt: skip
+            before = values["weight"].clone()
+            assert torch.equal(values["weight"].add_(1.0), before + 1.0)

@@ -282,21 +282,20 @@ def test_baselines_that_are_run_need_a_mask_of_their_own(text):
 def test_other_libraries_names_are_answered_with_the_names_here():
     model, x = nn.Linear(4, 2), torch.rand(3, 4)
     asks: list[tuple[str, str, str]] = [
-        ("gradient", "target", "objective"),
-        ("integrated_gradients", "n_steps", "steps"),
-        ("integrated_gradients", "baselines", "baseline"),
-        ("expected_gradients", "baseline", "baselines"),
-        ("smoothgrad", "nt_samples", "draws"),
-        ("occlusion", "sliding_window_shapes", "window"),
-        ("grad_cam", "layer", "wrt"),
-        ("gradient", "max_memori", "max_memory"),
+        ("gradient", "target", "pass objective=3"),
+        ("integrated_gradients", "n_steps", "here it is 'steps'"),
+        ("integrated_gradients", "baselines", "here it is 'baseline'"),
+        ("expected_gradients", "baseline", "here it is 'baselines'"),
+        ("smoothgrad", "nt_samples", "here it is 'draws'"),
+        ("occlusion", "sliding_window_shapes", "here it is 'window'"),
+        ("grad_cam", "layer", "here it is 'wrt'"),
+        ("gradient", "max_memori", "here it is 'max_memory'"),
     ]
     for name, theirs, ours in asks:
         with pytest.raises(TypeError) as refused:
             saliency.METHODS[name](model, x, 0, **{theirs: 1})
-        assert str(refused.value) == (
-            f"{name}() got an unexpected keyword argument {theirs!r};"
-            f" here it is {ours!r}"
+        assert str(refused.value).startswith(
+            f"{name}() got an unexpected keyword argument {theirs!r}; {ours}"
         )
     with pytest.raises(TypeError, match=r"gradient\(\) got an .* argument 'xyz'$"):
         saliency.gradient(model, x, 0, xyz=1)  # pyright: ignore

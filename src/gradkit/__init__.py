@@ -16,6 +16,7 @@ from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS, rules_method
 from gradkit._methods._method import Method
 from gradkit._methods._task import Task
+from gradkit._offered import offering
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit._plan import Plan
 from gradkit._problem._block import Block
@@ -24,8 +25,10 @@ from gradkit._problem._inputs import shared
 from gradkit._rules import RULES
 from gradkit._rules._rule import Rule
 from gradkit._subject import Subject
+from gradkit._version import version
 
 if TYPE_CHECKING:
+    __version__: str
     from gradkit import numerics, plots, saliency, testing
     from gradkit.numerics._agreement import assert_agreement, compare_methods
     from gradkit.numerics._consistency import batch_consistency
@@ -94,10 +97,42 @@ _LATER = {
     "testing": "gradkit.testing",
 }
 
+#: What answers what other libraries name, or do, by other names.
+_ELSEWHERE = {
+    "fisher": "the diagonal of the empirical Fisher matrix is"
+    " gk.per_sample_gradients(model, x, objective).second_moment()",
+    **dict.fromkeys(
+        ("grad", "gradient", "gradients", "value_and_grad"),
+        "gk.input_gradients(model, x, objective) is by the inputs,"
+        " gk.per_sample_gradients(model, x, objective) by the parameters",
+    ),
+    **dict.fromkeys(
+        ("grad_sample", "per_sample_grads"),
+        "write gk.per_sample_gradients(model, x, objective)",
+    ),
+    "hessian": "write gk.jacobian(lambda x: gk.input_gradients(f, x,"
+    " create_graph=True), x)",
+    "influence": "inner products of gradients are gk.per_sample_gradients(model, x,"
+    " objective).gram(others)",
+    **dict.fromkeys(("jacfwd", "jacrev"), "write gk.jacobian(model, x)"),
+    "jvp": "by the parameters write gk.parameter_jacobian(model, x).matvec(v)",
+    "neuron_gradient": "write gk.input_gradients(model, x, 3, of='layer')",
+    "ntk": "write gk.parameter_jacobian(model, x).gram()",
+    "vjp": "write gk.input_gradients(model, x, gk.objectives.weighted_sum(v)); by the"
+    " parameters gk.parameter_jacobian(model, x).rmatvec(v)",
+    **{
+        name: f"it is gk.saliency.{name}"
+        for name in ("grad_cam", "integrated_gradients", "occlusion", "smoothgrad")
+    },
+}
+_missing, _offered = offering(globals(), _ELSEWHERE)
+
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version()
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _missing(name)
     found: Any = import_module(_LATER[name])
     found = found if _LATER[name].endswith(f".{name}") else getattr(found, name)
     globals()[name] = found
@@ -105,4 +140,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*_offered(), "__version__"})

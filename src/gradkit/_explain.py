@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import Request, named
 from gradkit._call._solve import reason_for, refusal, serve
 from gradkit._gradients import input_gradients, per_sample_gradients
 from gradkit._guards._independence import random_cotangent
+from gradkit._hints import in_order
 from gradkit._jacobian import jacobian, parameter_jacobian
 from gradkit._methods import METHODS
 from gradkit._methods._method import Method
@@ -25,9 +27,16 @@ from gradkit.errors import InputError
 
 __all__ = ["asked_function", "explain", "request_of", "sizes_by_name"]
 
+
+def is_model(value: Any) -> bool:
+    """Whether a value is a model, which no function of gradkit is."""
+    return isinstance(value, nn.Module)
+
+
 _FUNCTIONS = (input_gradients, jacobian, per_sample_gradients, parameter_jacobian)
 
 
+@in_order(is_model, "write gk.explain(gk.jacobian, model, inputs)")
 def explain(
     function: Callable[..., Any] | str,
     model: Any,

@@ -7,7 +7,9 @@ program need not parse the text.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gradkit._offered import offering
 
 __all__ = [
     "AgreementError",
@@ -19,6 +21,9 @@ __all__ = [
     "StaleError",
     "UnsupportedModelError",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())
 
 
 class GradkitError(Exception):

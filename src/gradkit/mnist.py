@@ -21,8 +21,9 @@ import dataclasses
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +31,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gradkit._mnist_data import CLASSES, PIXELS, Digits, digits
+from gradkit._offered import offering
 from gradkit.errors import InputError
 
 __all__ = ["Digits", "History", "accuracy", "digits", "network", "train"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +155,9 @@ def train(
     Source:
         Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
-    _check_training(images, labels, epochs, batch_size, learning_rate)
+    _refuse("train", [_network_check(network, isinstance(network, nn.Module))])
+    _refuse("train", _data_checks(images, labels, batch_size))
+    _refuse("train", _training_checks(images, labels, epochs, learning_rate))
     modes = {module: module.training for module in network.modules()}
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     order = torch.Generator().manual_seed(seed)
@@ -193,9 +200,8 @@ def accuracy(
         Between 0 and 1; NaN where there is no sample.
 
     Raises:
-        RuntimeError: ``batch_size`` is 0, or a batch's labels do not broadcast to its
-            images; torch's own error.
-        ValueError: There are more batches of images than of labels, or fewer.
+        InputError: ``network`` returns no class scores, ``batch_size`` is out of
+            range, or images and labels do not belong together.
 
     Cost:
         One forward pass over all samples, without a graph.
@@ -207,9 +213,11 @@ def accuracy(
         >>> gk.mnist.accuracy(torch.nn.Identity(), scores, torch.tensor([0, 1, 1, 0]))
         0.75
     """
+    _refuse("accuracy", [_network_check(network, callable(network))])
+    _refuse("accuracy", _data_checks(images, labels, batch_size))
     with torch.no_grad():
         right = sum(
-            int((network(some).argmax(1) == true).sum())
+            int((_classes(network(some), len(true)) == true).sum())
             for some, true in zip(
                 images.split(batch_size), labels.split(batch_size), strict=True
             )
@@ -240,37 +248,62 @@ def _epoch(
     return float(total) / len(images), int(right) / len(images)
 
 
-def _check_training(
-    images: Tensor, labels: Tensor, epochs: int, batch_size: int, learning_rate: float
-) -> None:
-    shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
-    checks = (
-        (epochs >= 0, f"epochs must be at least 0; got {epochs}"),
-        (batch_size >= 1, f"batch_size must be at least 1; got {batch_size}"),
-        (
-            0 < learning_rate < math.inf,
-            f"learning_rate must be above 0 and finite; got {learning_rate}",
-        ),
-        (
-            images.is_floating_point(),
-            f"images must be floating; got {images.dtype}."
-            " Pass images.float() / 255 for bytes",
-        ),
-        (
-            labels.shape == images.shape[:1] and len(images) > 0,
-            "images and labels must be (N, *in) and (N,) with N at least 1;"
-            f" got {shapes}",
-        ),
-        (
-            labels.dtype == torch.int64,
-            f"labels must be int64 class numbers; got {labels.dtype}."
-            " Pass labels.long()",
-        ),
+_Check = tuple[bool, str]  # whether something is right, and what to say if not
+
+
+def _classes(scores: Any, count: int) -> Tensor:
+    """Return the class of the highest score; other outputs would broadcast."""
+    shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    right = isinstance(scores, Tensor) and scores.dim() == 2 and len(scores) == count
+    problem = f"network must return class scores (N, classes); got {shape}"
+    _refuse("accuracy", [(right, problem)])
+    return scores.argmax(1)
+
+
+def _network_check(network: Any, right: bool) -> _Check:
+    return right, f"network must be a module; got {type(network).__name__}"
+
+
+def _data_checks(images: Any, labels: Any, batch_size: Any) -> Iterator[_Check]:
+    # One by one: the later ones need what the earlier ones have seen.
+    for name, value in (("images", images), ("labels", labels)):
+        given = type(value).__name__
+        yield (
+            isinstance(value, Tensor),
+            f"{name} must be a tensor; got {given}. Pass torch.as_tensor({name})",
+        )
+    yield (
+        images.dim() > 0 and labels.shape == images.shape[:1],
+        "images and labels must be (N, *in) and (N,), one label for each image;"
+        f" got {tuple(images.shape)} and {tuple(labels.shape)}",
     )
+    right = isinstance(batch_size, int) and batch_size >= 1
+    yield right, f"batch_size must be at least 1; got {batch_size}"
+
+
+def _training_checks(
+    images: Tensor, labels: Tensor, epochs: int, rate: float
+) -> Iterator[_Check]:
+    yield epochs >= 0, f"epochs must be at least 0; got {epochs}"
+    right = 0 < rate < math.inf
+    yield right, f"learning_rate must be above 0 and finite; got {rate}"
+    yield (
+        images.is_floating_point(),
+        f"images must be floating; got {images.dtype}."
+        " Pass images.float() / 255 for bytes",
+    )
+    yield len(images) > 0, "images must have at least 1 sample; got none"
+    yield (
+        labels.dtype == torch.int64,
+        f"labels must be int64 class numbers; got {labels.dtype}. Pass labels.long()",
+    )
+
+
+def _refuse(function: str, checks: Iterable[_Check]) -> None:
     for right, problem in checks:
         if not right:
             error = InputError(problem)
-            error.function = "mnist.train"
+            error.function = f"mnist.{function}"
             raise error
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradkit._call._objective import warn_of_own_tokens
 from gradkit._call._request import Given, Request
 from gradkit._guards._trace import inside_forward
 from gradkit._methods import read_method
@@ -53,6 +54,8 @@ def read_arguments(request: Request, given: Given | None) -> Arguments:
     if evaluates:
         labels = request.kind == "inputs"
         objective = as_objective(request.objective, labels_mean_class_score=labels)
+    if given is None:
+        warn_of_own_tokens(objective, inputs.tensors)
     selector = read_of(target, request.of)
     entries, form, parameters = [], "inputs", ()
     if request.kind == "inputs":

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from gradkit._call._request import named, naming
+from gradkit._hints import refuse_unknown
 from gradkit.errors import InputError
 
 __all__ = ["public", "public_pass"]
 
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
-
-#: What other libraries call an argument, and its name here, in functions that have it.
-_ELSEWHERE = {
-    "additional_forward_args": "inputs",
-    "argnums": "wrt",
-    "baseline": "baselines",
-    "baselines": "baseline",
-    "chunk_size": "max_memory",
-    "forward_func": "model",
-    "internal_batch_size": "max_memory",
-    "layer": "wrt",
-    "n_samples": "draws",
-    "n_steps": "steps",
-    "nt_samples": "draws",
-    "sliding_window_shapes": "window",
-    "stdevs": "noise",
-    "strides": "stride",
-    "target": "objective",
-    "targets": "objective",
-}
 
 
 def public(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -78,18 +58,7 @@ def _wrapped(
                     argument="args",
                 )
             if not (takes_any or kwargs.keys() <= names):
-                _refuse_unknown(function.__name__, names, kwargs)
+                refuse_unknown(function.__name__, names, kwargs)
             return function(*args, **kwargs)
 
     return wrapped
-
-
-def _refuse_unknown(function: str, names: set[str], given: Iterable[str]) -> None:
-    """Raise Python's own error, with the name that the argument has here, if any."""
-    unknown = next(n for n in given if n not in names)
-    alike = difflib.get_close_matches(unknown, sorted(names), 1)
-    here = [n for n in (_ELSEWHERE.get(unknown), *alike) if n in names]
-    raise TypeError(
-        f"{function}() got an unexpected keyword argument {unknown!r}"
-        + (f"; here it is {here[0]!r}" if here else "")
-    )

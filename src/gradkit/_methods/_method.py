@@ -75,6 +75,9 @@ class Method:
     unsupported: Callable[[Task], str | None] = _no_reason
     through_graph: tuple[Kind, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Method({self.name!r}, {self.mode}: {self.summary})"
+
     def __post_init__(self) -> None:
         modes = ("reverse", "forward")
         if self.mode not in modes:

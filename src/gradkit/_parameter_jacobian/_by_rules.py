@@ -103,14 +103,15 @@ def _wrong(call: Call, entry: Factored, engine: Engine, places: list[int]) -> li
 
 
 def _gap(rows: Tensor, gradient: Tensor) -> tuple[float, float]:
-    """Return the largest difference, and the largest entry; ``rows`` is used up."""
+    """Return the largest difference, and the largest entry."""
     finite = rows.isfinite()
     # What is not finite must be so in both.
     if not bool((finite == gradient.isfinite()).all()):
         return float("inf"), _largest(gradient[finite])
     if not bool(finite.all()):
         rows, gradient = rows[finite], gradient[finite]
-    return _largest(rows.sub_(gradient)), _largest(gradient)
+    # Not in place: a rule may give a sum that is one number, expanded.
+    return _largest(rows - gradient), _largest(gradient)
 
 
 def _weights(entry: Factored) -> Tensor:

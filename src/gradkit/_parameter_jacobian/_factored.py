@@ -208,7 +208,8 @@ class Factored(Entry):
                 return None
             part = part.reshape(-1).to(torch.promote_types(part.dtype, like.dtype))
             total = part if total is None else total + part
-        return total
+        # A rule's sum may be one number, expanded, which nobody could write into.
+        return None if total is None else total.contiguous()
 
     def write(self, targets: Mapping[str, Tensor]) -> None:
         """Write all rows into ``(N, R, *p)`` tensors."""

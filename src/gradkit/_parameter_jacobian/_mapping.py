@@ -21,15 +21,15 @@ from gradkit._parameter_jacobian._columns import (
     refusal,
 )
 from gradkit._parameter_jacobian._entries import Entry
+from gradkit._parameter_jacobian._guesses import Guesses, no_parameter
 from gradkit._parameter_jacobian._plainly import plainly
 from gradkit._parameter_jacobian._quantities import Quantities
-from gradkit._problem._names import nearest
 from gradkit._problem._tree import map_leaves
 
 __all__ = ["ParameterJacobian"]
 
 
-class ParameterJacobian(Quantities, Mapping[str, Tensor]):
+class ParameterJacobian(Quantities, Guesses, Mapping[str, Tensor]):
     """Derivatives with respect to parameters, ``{name: (N, *p)}``, formed on request.
 
     What ``per_sample_gradients`` returns has the leading axes ``(N,)``, what
@@ -90,10 +90,9 @@ class ParameterJacobian(Quantities, Mapping[str, Tensor]):
         return name in self._columns.by_name
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._columns.by_name:
-            raise KeyError(
-                f"{name!r} ({nearest(str(name), list(self._columns.by_name))})"
-            )
+        known = self._columns.by_name
+        if not isinstance(name, str) or name not in known:
+            raise no_parameter(name, known)
         column = self._columns.by_name[name]
         return self.select([column.name]).to_dict()[column.name]
 

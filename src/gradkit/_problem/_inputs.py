@@ -25,6 +25,10 @@ class Shared:
 
     tensor: Tensor
 
+    def __repr__(self) -> str:
+        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        return f"shared({dtype} tensor of shape {tuple(self.tensor.shape)})"
+
 
 def shared(tensor: Tensor) -> Shared:
     """Mark a tensor among the inputs as one that all samples share.

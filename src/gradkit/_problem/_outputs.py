@@ -75,7 +75,8 @@ def read_outputs(outputs: Any, samples: int, *, batched: bool) -> Outputs:
         if batched and (value.ndim == 0 or value.shape[0] != samples):
             raise InputError(
                 f"outputs{path} must have the {samples} samples first; got shape"
-                f" {tuple(value.shape)}." + _axis_advice(value, samples),
+                f" {tuple(value.shape)}."
+                + (_loss_advice(found, value) or _axis_advice(value, samples)),
                 argument="outputs",
                 shape=tuple(value.shape),
             )
@@ -104,6 +105,19 @@ def _fields(outputs: Any) -> str:
     held = getattr(outputs, "__dict__", {})
     names = [repr(n) for n, v in held.items() if isinstance(v, Tensor)]
     return f" such as {', '.join(names[:6])}" if names else ""
+
+
+def _loss_advice(found: Sequence[tuple[str, Any]], value: Tensor) -> str:
+    """Return what to do where a model was given its labels, and returns their loss."""
+    names = {path.strip("[]'."): leaf for path, leaf in found}
+    if value.ndim or names.get("loss") is not value or "logits" not in names:
+        return ""
+    return (
+        " It is the loss of the whole batch, which the model returns where labels are"
+        ' among its inputs: leave them out, and pass of="logits" with'
+        " gk.objectives.token_loss(labels, shift=True) for a causal language model, or"
+        " gk.objectives.sample_loss(criterion, labels)"
+    )
 
 
 def _axis_advice(value: Tensor, samples: int) -> str:

@@ -127,6 +127,9 @@ class Rule:
     rows: Mapping[str, Rows]
     unsupported: Callable[[Operation], str | None] = field(default=_covers_all)
 
+    def __repr__(self) -> str:
+        return f"Rule({self.name!r}, rows by {', '.join(self.rows)})"
+
     def __post_init__(self) -> None:
         unknown = [name for name in self.rows if name not in self.arguments]
         if unknown:

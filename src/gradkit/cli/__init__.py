@@ -7,11 +7,11 @@ unusable data (one line on stderr, no traceback), 130 interrupted.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
 
+from gradkit._version import version
 from gradkit.cli._command import (
     FINE,
     INTERRUPTED,
@@ -123,7 +123,7 @@ def _help() -> str:
 
 
 def _version() -> str:
-    return f"gradkit {importlib.metadata.version('gradkit')}"
+    return f"gradkit {version()}"
 
 
 _ABOUT = {"-h": _help, "--help": _help, "help": _help, "--version": _version}

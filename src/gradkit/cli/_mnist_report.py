@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from typing import Any
 
 import torch
 
 from gradkit import mnist
 from gradkit._tables import table
+from gradkit._version import version
 from gradkit.cli._json import finite
 from gradkit.cli._mnist_measures import REFERENCE, TOLERANCES, Difference, Measures
 from gradkit.cli._units import counted, megabytes, milliseconds, relative
@@ -78,7 +78,7 @@ def report(training: Training, measures: Measures) -> dict[str, Any]:
         in bytes, differences are fractions of the largest magnitude.
     """
     value = {
-        "gradkit": importlib.metadata.version("gradkit"),
+        "gradkit": version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         **dataclasses.asdict(training),

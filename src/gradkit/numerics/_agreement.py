@@ -8,7 +8,8 @@ from typing import Any
 from gradkit._call._open import Call, open_call
 from gradkit._call._request import named
 from gradkit._dtypes import short
-from gradkit._explain import asked_function, request_of
+from gradkit._explain import asked_function, is_model, request_of
+from gradkit._hints import in_order
 from gradkit._methods import METHODS, read_method
 from gradkit._methods._method import Method
 from gradkit.errors import AgreementError, InputError
@@ -25,6 +26,7 @@ _WORDS = {
 }
 
 
+@in_order(is_model, "write gk.compare_methods(gk.jacobian, model, inputs)")
 def compare_methods(
     function: Callable[..., Any] | str,
     model: Any,
@@ -88,6 +90,7 @@ def compare_methods(
                     referee, kwargs)  # fmt: skip
 
 
+@in_order(is_model, "write gk.assert_agreement(gk.jacobian, model, inputs)")
 def assert_agreement(
     function: Callable[..., Any] | str,
     model: Any,

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gradkit._call._public import public
 from gradkit._call._request import Request
+from gradkit._hints import in_order
 from gradkit._problem._inputs import as_position, read_inputs
 from gradkit._problem._target import read_target
 from gradkit.errors import InputError
@@ -23,6 +24,10 @@ _FUNCTIONS = (
 )
 
 
+@in_order(
+    lambda first: getattr(first, "__name__", first) in _FUNCTIONS,
+    "write gk.batch_consistency(model, inputs, derivative=gk.jacobian)",
+)
 @public
 def batch_consistency(
     model: Any,

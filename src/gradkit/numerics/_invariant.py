@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.backends import mha
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradkit._hints import in_order
 from gradkit.numerics._invariant_kinds import COMPLEX, NAMED, way_of
 from gradkit.numerics._invariant_products import UnprovedError
 
@@ -149,6 +150,7 @@ def _is_real(tensors: list[Tensor]) -> bool:
     return any(t.dtype in _REAL for t in tensors)
 
 
+@in_order(lambda _: True, "it is a context: with gk.batch_invariant(): y = model(x)")
 @contextmanager
 def batch_invariant() -> Iterator[None]:
     """Compute inside so that no row depends on the batch that its sample travels in.

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gradkit._offered import no_attribute
 from gradkit._tables import html_report, markdown, table
 
 __all__ = ["AgreementReport", "MethodReport", "Place"]
 
 HEADS = ("method", "verdict", "time", "largest error", "relative", "ULPs", "allowed")
 _LEFT = 2
+#: What is asked of a report by other names.
+_ELSEWHERE = {
+    **dict.fromkeys(("ok", "passed"), "write bool(report)"),
+    **dict.fromkeys(
+        ("verdict", "verdicts"), "write {m.name: m.verdict for m in report}"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,18 @@ class AgreementReport:
     def __bool__(self) -> bool:
         compared = any(m.verdict != "skipped" for m in self.methods)
         return compared and not self.disagreeing
+
+    def __len__(self) -> int:
+        return len(self.methods)
+
+    def __iter__(self) -> Iterator[MethodReport]:
+        return iter(self.methods)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            where = f"{type(self).__name__!r} object"
+            raise no_attribute(self, where, name, dir(type(self)), _ELSEWHERE)
 
     def __getitem__(self, name: str) -> MethodReport:
         return {m.name: m for m in self.methods}[name]

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradkit._hints import hinted
+from gradkit._offered import offering
 from gradkit.errors import InputError
 from gradkit.objectives._argument import as_objective as as_objective
 from gradkit.objectives._argument import (
@@ -39,6 +41,20 @@ __all__ = [
     "token_loss",
     "weighted_sum",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(
+        globals(),
+        {
+            "cross_entropy": "write gk.objectives.sample_loss(F.cross_entropy, y)",
+            "CrossEntropyLoss": "write gk.objectives.sample_loss(F.cross_entropy, y)",
+            "loss": "write gk.objectives.sample_loss(F.cross_entropy, y)",
+            "nll_loss": "write gk.objectives.sample_loss(F.cross_entropy, y)",
+            "mse": "write gk.objectives.sample_loss(F.mse_loss, y)",
+            "mse_loss": "write gk.objectives.sample_loss(F.mse_loss, y)",
+            "MSELoss": "write gk.objectives.sample_loss(F.mse_loss, y)",
+        },
+    )
 
 Objective = Callable[[Any], Tensor]
 
@@ -70,6 +86,7 @@ def output_sum(outputs: Tensor) -> Tensor:
     return outputs.reshape(len(outputs), outputs.shape[1:].numel()).sum(1)
 
 
+@hinted
 def weighted_sum(weights: Tensor | np.ndarray | Sequence[Any]) -> Objective:
     """Return the objective that sums each sample's outputs with weights.
 
@@ -110,6 +127,7 @@ def weighted_sum(weights: Tensor | np.ndarray | Sequence[Any]) -> Objective:
     return WeightedSum(numbers, follows_device=numbers is not weights)
 
 
+@hinted
 def class_score(
     index: int | tuple[int, ...] | Sequence[int] | np.ndarray | Tensor,
 ) -> Objective:
@@ -147,6 +165,7 @@ def class_score(
     return ClassScore(index)
 
 
+@hinted
 def sample_loss(
     criterion: Callable[..., Any], targets: Any, *, reduction: str | None = None
 ) -> Objective:
@@ -211,7 +230,12 @@ def sample_loss(
         )
     if not callable(criterion):
         swapped = callable(targets) and isinstance(criterion, Tensor)
-        hint = f"sample_loss({criterion_name(targets)}, targets)" if swapped else ""
+        made = (
+            "()" if inspect.isclass(targets) or isinstance(targets, nn.Module) else ""
+        )
+        hint = (
+            f"sample_loss({criterion_name(targets)}{made}, targets)" if swapped else ""
+        )
         raise InputError(
             "sample_loss takes a criterion that can be called;"
             f" got {describe(criterion)}. Write"
@@ -222,6 +246,7 @@ def sample_loss(
     return SampleLoss(criterion, targets, reduction)
 
 
+@hinted
 def token_loss(
     labels: Tensor,
     *,
@@ -235,7 +260,8 @@ def token_loss(
         labels: Whole numbers ``(N, T)``, on the device of the outputs.
         shift: Whether position ``t`` predicts label ``t + 1``, as in a causal
             language model given its own input as labels: the last outputs and the
-            first label are left out.
+            first label are left out. Without it a call whose inputs are the labels
+            themselves, where they count, warns.
         ignore_index: The label of tokens that do not count.
         reduction: ``"mean"`` over the sample's own tokens that count, or ``"sum"``.
 

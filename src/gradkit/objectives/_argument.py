@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -65,6 +66,13 @@ def as_objective(
             f" got {_given(objective)}. Write gk.objectives.output_sum,"
             " gk.objectives.class_score(index) or"
             " gk.objectives.sample_loss(F.cross_entropy, y).",
+            objective=type(objective).__name__,
+        )
+    if _needs_more(objective):
+        raise InputError(
+            "objective must be a function of the outputs alone; got one that needs"
+            " further arguments. Take targets from around it, lambda outputs:"
+            " loss(outputs, y), or write gk.objectives.sample_loss(loss, y).",
             objective=type(objective).__name__,
         )
     return cast(Callable[[Any], Tensor], objective)
@@ -145,6 +153,16 @@ def _labels_refusal(objective: Any) -> InputError:
         f" {score}.",
         objective=type(objective).__name__,
     )
+
+
+def _needs_more(objective: Any) -> bool:
+    """Whether a plain function cannot be called with the outputs alone."""
+    if not isinstance(objective, FunctionType):
+        return False  # whose signature may say nothing, and takes time to find
+    code, own = objective.__code__, objective.__defaults__ or ()
+    named = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+    missing = set(named) - set(objective.__kwdefaults__ or ())
+    return code.co_argcount - len(own) > 1 or bool(missing)
 
 
 def _given(objective: Any) -> str:

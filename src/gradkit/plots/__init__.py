@@ -7,6 +7,9 @@ at that size. Names that are drawn are plain text, not mathematics.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from gradkit._offered import offering
 from gradkit.plots._cascade import randomization_cascade
 from gradkit.plots._curves import curves
 from gradkit.plots._digits import digit_gradients
@@ -23,3 +26,6 @@ __all__ = [
     "ranked_samples",
     "saliency_grid",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())

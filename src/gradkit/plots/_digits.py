@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gradkit.plots._pictures import PERCENTILE
+from gradkit.errors import InputError
+from gradkit.plots._pictures import PERCENTILE, dense
 from gradkit.plots._sheet import (
     INK,
     SIGNED,
@@ -17,7 +18,7 @@ from gradkit.plots._sheet import (
     WIDTH,
     WRONG,
     Sheet,
-    require_matplotlib,
+    drawing,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def digit_gradients(
         A figure 7.2 inches wide, for two columns of a paper.
 
     Raises:
-        InputError: matplotlib is not installed. Shapes are not checked.
+        InputError: matplotlib is not installed; or something is no tensor, has
+            another number of samples or pixels, or no square pictures.
 
     Cost:
         A picture for each digit, gradient and row drawn; no model is run.
@@ -92,7 +94,18 @@ def digit_gradients(
         ['1 → 2', '2 → 2', '1 → 1', '0 → 0', 'true → guess']
         >>> figure.savefig("digits.pdf")  # doctest: +SKIP
     """
-    require_matplotlib("plots.digit_gradients")
+    with drawing("plots.digit_gradients"):
+        _check(
+            {
+                "images": images,
+                "labels": labels,
+                "predictions": predictions,
+                "score_gradients": score_gradients,
+                "loss_gradients": loss_gradients,
+                "norms": norms,
+                "jacobian": jacobian,
+            }
+        )
     shown = _one_per_class(labels)
     hardest = norms.argsort(descending=True)[:_COLUMNS]
     # The hardest digit beside ordinary ones, on one scale.
@@ -129,6 +142,32 @@ def digit_gradients(
         sheet.beside(images[n])
     sheet.colours(score_scale, rows=len(detailed))
     return sheet.figure
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    shapes = {name: tuple(dense(value, name).shape) for name, value in given.items()}
+    count, *pixels = shapes["images"] or (0,)
+    side = math.isqrt(pixels[0]) if len(pixels) == 1 else 0
+    if not count or not side or side**2 != pixels[0]:
+        raise InputError(
+            "images must be (N, D), with D a square number and N at least 1; got"
+            f" {shapes['images']}",
+            argument="images",
+        )
+    rows = shapes["jacobian"][1:2] if len(shapes["jacobian"]) == 3 else ()
+    expected = {
+        **dict.fromkeys(("labels", "predictions", "norms"), (count,)),
+        **dict.fromkeys(("score_gradients", "loss_gradients"), (count, *pixels)),
+        "jacobian": (count, *(rows if rows and rows[0] else ("K",)), *pixels),
+    }
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            told = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+            raise InputError(
+                f"{name} must be ({told}) beside images {shapes['images']}; got"
+                f" {shapes[name]}",
+                argument=name,
+            )
 
 
 class _Digits(Sheet):

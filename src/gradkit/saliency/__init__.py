@@ -4,6 +4,9 @@ Every function returns signed tensors shaped like what ``wrt`` names, by default
 floating inputs; ``absolute`` and ``over_channels`` reduce them.
 """
 
+from typing import TYPE_CHECKING
+
+from gradkit._offered import offering
 from gradkit.saliency._completeness import completeness_gap
 from gradkit.saliency._curves import Curve, deletion_curve, insertion_curve
 from gradkit.saliency._expected import expected_gradients
@@ -41,3 +44,15 @@ __all__ = [
     "sensitivity",
     "smoothgrad",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(
+        globals(),
+        {
+            "Saliency": "here it is 'gradient', a function: gradient(model, inputs, 3)",
+            "GradientShap": "here it is 'expected_gradients'",
+            "InputXGradient": "here it is 'gradient_times_input'",
+            "NoiseTunnel": "here it is 'smoothgrad'",
+            "LayerGradCam": "here it is 'grad_cam'",
+        },
+    )

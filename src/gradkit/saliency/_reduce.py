@@ -67,7 +67,8 @@ def channel_sum(maps: Tensor, *, axis: int = 1) -> Tensor:
         >>> gk.saliency.channel_sum(torch.tensor([[[1.0], [-3.0]]]))
         tensor([[-2.]])
     """
-    return maps.sum(_axis(maps, axis))
+    axis = _axis(maps, axis)
+    return maps.sum(axis)
 
 
 @public
@@ -97,7 +98,8 @@ def channel_max(maps: Tensor, *, axis: int = 1) -> Tensor:
         Simonyan, Vedaldi and Zisserman, "Deep inside convolutional networks" (2013),
         sec. 3.1.
     """
-    return maps.abs().amax(_axis(maps, axis))
+    axis = _axis(maps, axis)
+    return maps.abs().amax(axis)
 
 
 @public
@@ -123,7 +125,8 @@ def channel_norm(maps: Tensor, *, axis: int = 1) -> Tensor:
         >>> gk.saliency.channel_norm(torch.tensor([[[4.0], [-3.0]]]))
         tensor([[5.]])
     """
-    return torch.linalg.vector_norm(maps, dim=_axis(maps, axis))
+    axis = _axis(maps, axis)
+    return torch.linalg.vector_norm(maps, dim=axis)
 
 
 def _tensor(value: Any) -> Tensor:

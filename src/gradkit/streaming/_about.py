@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
+
+from torch import nn
 
 from gradkit.errors import InputError
 from gradkit.streaming._code import code_of_callable
@@ -16,6 +19,20 @@ __all__ = ["about_run", "check_compute", "listed", "refuse_unlike"]
 
 def check_compute(compute: Any) -> None:
     """Refuse what is no function of a batch."""
+    module = str(getattr(compute, "__module__", ""))
+    makers = "gradkit.streaming.quantities"
+    maker = isinstance(compute, FunctionType) and module.startswith(makers)
+    if maker or isinstance(compute, nn.Module):
+        got = f"the model {type(compute).__name__}. Write"
+        advice = "gk.quantities.gradient_norm(model), or lambda batch: model(batch[0])"
+        if maker:
+            name = compute.__name__
+            got, advice = f"{name}, which makes one. Call it", f"gk.quantities.{name}"
+            advice += "(model)"
+        raise InputError(
+            f"compute must be a function of a batch; got {got}: {advice}",
+            argument="compute",
+        )
     if not callable(compute):
         raise InputError(
             "compute must be a function of a batch; got"

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradkit.errors import InputError
-from gradkit.streaming.reducers._reducer import Place, Reducer
+from gradkit.streaming.reducers._reducer import ALONE, Place, Reducer
 
 __all__ = ["ALONE", "PARAMETERS", "Fold"]
 
-#: The fields of rows without a name, and of those that were not formed.
-ALONE = ""
+#: The field of rows that were not formed; ``ALONE`` is that of rows without a name.
 PARAMETERS = "\0"
 
 

@@ -15,6 +15,7 @@ from gradkit.errors import InputError
 from gradkit.streaming._folder import Folder, open_folder
 from gradkit.streaming._manifest import Field, Manifest
 from gradkit.streaming._store import Store, find_manifest
+from gradkit.streaming._unread import Unread
 
 __all__ = ["Column", "Rows", "open_rows"]
 
@@ -165,12 +166,14 @@ class Rows:
         samples = self._store.manifest.samples
         fields = self._store.manifest.fields
         arrays = (f"{name} {f.dtype} {f.shape} a sample" for name, f in fields.items())
-        return (
-            f"Rows({'?' if samples is None else samples} samples; {', '.join(arrays)})"
-        )
+        count = "?"
+        if samples is not None:
+            lacking = sum(map(len, self.missing))
+            count = f"{samples - lacking} of {samples}" if lacking else f"{samples}"
+        return f"Rows({count} samples; {', '.join(arrays)})"
 
 
-class Column:
+class Column(Unread):
     """One array of a store, ``(N, *row)``, read when it is indexed.
 
     The first index is a number, a slice, a mask of all samples or a sequence of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from gradkit._call._public import public_pass
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
@@ -19,7 +19,7 @@ from gradkit.streaming._ranks import Ranks, together
 from gradkit.streaming._rows import Alone, read_rows
 from gradkit.streaming.reducers._checkpointed import Checkpointed
 from gradkit.streaming.reducers._parameters import count_rows
-from gradkit.streaming.reducers._reducer import Place, Reducer
+from gradkit.streaming.reducers._reducer import Place, Reducer, read_reducers
 
 __all__ = ["reduce"]
 
@@ -101,7 +101,7 @@ def reduce(
     """
     check_compute(compute)
     kept = reducer if isinstance(reducer, Checkpointed) else None
-    fold = Fold(_read_reducers(reducer if kept is None else kept.reducer))
+    fold = Fold(read_reducers(reducer if kept is None else kept.reducer))
     batches = read_loader(loader)
     with together() as ranks:
         with ranks.agreed():
@@ -121,23 +121,6 @@ def reduce(
             keep = None if kept is None else Checkpoint(open_folder(kept.folder), about)
             every = 0 if kept is None else kept.every
             return _Pass(computing, fold, ranks, keep, every).run(progress)
-
-
-def _read_reducers(reducer: Any) -> dict[str, Reducer]:
-    several = isinstance(reducer, Mapping)
-    given = cast(Mapping[Any, Any], reducer) if several else {ALONE: reducer}
-    found = {str(name): value for name, value in given.items()}
-    wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
-    if wrong is not None or not found:
-        came = "none" if not found else type(wrong).__name__
-        if isinstance(wrong, type):
-            came = f"the class {wrong.__name__}, which is called to make one"
-        raise InputError(
-            "reducer must be one of gk.reducers, such as gk.reducers.Mean(), or a"
-            f" mapping from names to some; got {came}",
-            argument="reducer",
-        )
-    return found
 
 
 def _read(returned: Any, count: int | None) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from gradkit._version import version
 
 __all__ = ["differences", "settings"]
 
@@ -15,7 +16,7 @@ def settings() -> dict[str, Any]:
     """Return what else decides the bits of a result, in this process."""
     return {
         "torch": str(torch.__version__),
-        "gradkit": importlib.metadata.version("gradkit"),
+        "gradkit": version(),
         "threads": torch.get_num_threads(),
         "default dtype": str(torch.get_default_dtype()),
         "matmul precision": torch.get_float32_matmul_precision(),

@@ -1,5 +1,8 @@
 """Checks for other people's unit tests: each raises, and says where."""
 
+from typing import TYPE_CHECKING
+
+from gradkit._offered import offering
 from gradkit.testing._check import check_gradients
 from gradkit.testing._close import assert_gradients_close
 from gradkit.testing._no_trace import assert_no_trace
@@ -11,3 +14,6 @@ __all__ = [
     "assert_no_trace",
     "check_gradients",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())

@@ -17,6 +17,9 @@ loaders give them: ``(inputs, targets)``, ``{"input_ids": ..., "labels": ...}``,
 ``split=`` reads.
 """
 
+from typing import TYPE_CHECKING
+
+from gradkit._offered import offering
 from gradkit.streaming.quantities._gradients import gradient_norm, gradients
 from gradkit.streaming.quantities._jacobians import jacobian_norm, spectral_norm
 from gradkit.streaming.quantities._losses import loss
@@ -37,3 +40,6 @@ __all__ = [
     "projected_gradients",
     "spectral_norm",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())

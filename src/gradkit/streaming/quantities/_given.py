@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,7 +17,11 @@ from gradkit._problem._parameters import read_parameters
 from gradkit._problem._target import read_target
 from gradkit.errors import InputError
 from gradkit.objectives import output_sum, sample_loss
-from gradkit.objectives._criteria import criterion_name, open_criterion
+from gradkit.objectives._criteria import (
+    criterion_name,
+    is_torch_loss,
+    open_criterion,
+)
 from gradkit.objectives._losses import SampleLoss, TokenLoss
 from gradkit.objectives._scores import ClassScore, WeightedSum, describe
 from gradkit.streaming.quantities._batch import Split
@@ -120,10 +125,29 @@ def _check_settings(given: Given, question: str | None) -> None:
         )
 
 
+def _refuse_model(criterion: Any) -> None:
+    """Refuse a model where the loss belongs: a loss takes outputs and targets."""
+    if not isinstance(criterion, nn.Module) or is_torch_loss(criterion):
+        return
+    try:
+        signature(criterion.forward).bind(None, None)
+    except ValueError:  # it has no signature to be read
+        return
+    except TypeError:
+        name = criterion_name(criterion)
+        raise InputError(
+            "criterion must be a loss of outputs and targets; got the model"
+            f" {name}. Several models go in a list, [model, other]",
+            argument="criterion",
+            criterion=name,
+        ) from None
+
+
 def _with_one_objective(given: Given) -> Given:
     """Return the arguments with an objective, or else a criterion, or neither."""
     if given.objective is None:
         if given.criterion is not None:
+            _refuse_model(given.criterion)
             sample_loss(given.criterion, None)
             open_criterion(given.criterion)
         return given

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -64,7 +65,9 @@ class Quantity:
         """
         # What a stream stores may be computed with later: no inference tensors.
         with named(self.name), torch.inference_mode(False):
-            return self._compute(self._given, read_batch(batch, self._given.split))
+            read = read_batch(batch, self._given.split)
+            with _telling(batch if self._given.split is None else None):
+                return self._compute(self._given, read)
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the rows: models, functions, plain values.
@@ -78,6 +81,30 @@ class Quantity:
     def __repr__(self) -> str:
         kinds = ", ".join(_kind(model) for model in self._given.models)
         return f"{self.name}({f'[{kinds}]' if self._given.several else kinds})"
+
+
+@contextmanager
+def _telling(batch: Any) -> Iterator[None]:
+    """Say with a model's own error of its arguments where these came from."""
+    try:
+        yield
+    except TypeError as error:
+        text = ""
+        if isinstance(batch, Mapping):
+            keys = ", ".join(map(repr, batch))
+            text = (
+                f"the batch has the keys {keys}, which are the model's arguments but"
+                " for the targets; split=lambda b: (inputs, targets) takes it apart"
+            )
+        elif isinstance(batch, Sequence) and len(batch) > 2:
+            text = (
+                f"the batch has {len(batch)} entries: the last is taken as targets, the"
+                " others are the model's arguments; split=lambda b: (b[0], b[1]) takes"
+                " the first two alone"
+            )
+        if text and hasattr(error, "add_note"):  # since Python 3.11
+            error.add_note(text)  # pyright: ignore
+        raise
 
 
 def _kind(model: Any) -> str:

@@ -13,6 +13,9 @@
 Each is a ``Reducer``: settings, and functions of a state that lies beside it.
 """
 
+from typing import TYPE_CHECKING
+
+from gradkit._offered import offering
 from gradkit.streaming.reducers._checkpointed import Checkpointed
 from gradkit.streaming.reducers._gram import Gram
 from gradkit.streaming.reducers._histogram import Counts, Histogram
@@ -40,3 +43,6 @@ __all__ = [
     "TopK",
     "Variance",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = offering(globals())

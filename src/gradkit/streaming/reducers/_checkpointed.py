@@ -12,7 +12,7 @@ from typing import Any
 from gradkit._call._request import naming
 from gradkit.errors import InputError
 from gradkit.streaming._folder import open_folder
-from gradkit.streaming.reducers._reducer import Reducer
+from gradkit.streaming.reducers._reducer import Reducer, read_reducers
 
 __all__ = ["Checkpointed"]
 
@@ -50,6 +50,7 @@ class Checkpointed:
 
     def __post_init__(self) -> None:
         with naming("Checkpointed"):
+            read_reducers(self.reducer)
             if isinstance(self.every, bool) or not (
                 isinstance(self.every, int) and self.every >= 1
             ):

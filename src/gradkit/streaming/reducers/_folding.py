@@ -15,7 +15,16 @@ from gradkit.errors import InputError
 from gradkit.objectives._scores import describe
 from gradkit.streaming.reducers._reducer import Place, Reducer
 
-__all__ = ["Folding", "Row", "State", "flat", "plain", "refuse_complex", "wide"]
+__all__ = [
+    "Folding",
+    "Row",
+    "State",
+    "flat",
+    "plain",
+    "read_tensor",
+    "refuse_complex",
+    "wide",
+]
 
 State = dict[str, Any]
 #: A sample's own axes, or those of each parameter.
@@ -35,7 +44,7 @@ class Folding(Reducer):
 
     def add(self, state: State, rows: Tensor, place: Place) -> State:
         with plain(self):
-            rows = _read(rows)
+            rows = read_tensor(rows)
             # No rows say nothing, not even by their shape: an empty list's is (0,).
             if not len(rows):
                 return state
@@ -104,7 +113,8 @@ def plain(reducer: Reducer) -> Iterator[None]:
         yield
 
 
-def _read(rows: Any) -> Tensor:
+def read_tensor(rows: Any) -> Tensor:
+    """Return rows that are a tensor with the samples first, or refuse them."""
     if not isinstance(rows, Tensor) or not rows.dim():
         raise InputError(
             f"rows must be a tensor with the samples first; got {describe(rows)}",

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradkit._call._request import naming
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit.errors import InputError
-from gradkit.streaming.reducers._folding import State, flat, plain, wide
+from gradkit.streaming.reducers._folding import State, flat, plain, read_tensor, wide
 from gradkit.streaming.reducers._parameters import count_rows, shapes, sums
 from gradkit.streaming.reducers._reducer import Place, Reducer
 
@@ -127,11 +127,11 @@ class NoiseScale(Reducer):
 
     def add(self, state: State, rows: Tensor, place: Place) -> State:
         with plain(self):
+            row = list(read_tensor(rows).shape[1:])
             rows = flat(wide(rows.detach()))
             squares = float(rows.abs().square().sum())
-            return self._added(
-                state, list(rows.shape[1:]), [rows.sum(0)], squares, len(rows), place
-            )
+            total = [rows.sum(0)]
+            return self._added(state, row, total, squares, len(rows), place)
 
     def add_parameters(
         self, state: State, rows: ParameterJacobian, place: Place

@@ -1,5 +1,8 @@
 """What reducers ask of a ``ParameterJacobian``, without all its rows at once."""
 
+# Arguments are checked whatever their declared types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,8 +24,14 @@ def count_rows(rows: ParameterJacobian) -> int:
     """Return the number of samples, each of which must have one row.
 
     Raises:
-        InputError: Samples have several rows.
+        InputError: Samples have several rows, or these are no such rows.
     """
+    if not isinstance(rows, ParameterJacobian):
+        raise InputError(
+            f"rows must be a ParameterJacobian; got {type(rows).__name__}. A tensor's"
+            " rows go into add()",
+            argument="rows",
+        )
     lead = rows._lead
     if len(lead) != 1:
         raise InputError(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
 from gradkit._parameter_jacobian._mapping import ParameterJacobian
 from gradkit.errors import InputError
 
-__all__ = ["Place", "Reducer"]
+__all__ = ["ALONE", "Place", "Reducer", "read_reducers"]
+
+#: The name of the one reducer that was given by itself.
+ALONE = ""
 
 
 class Place(NamedTuple):
@@ -160,6 +164,24 @@ class Reducer(ABC):
         )
         error.function = type(self).__name__
         raise error
+
+
+def read_reducers(reducer: Any) -> dict[str, Reducer]:
+    """Return reducers by name, of one under the name ``ALONE``; or refuse others."""
+    several = isinstance(reducer, Mapping)
+    given = cast(Mapping[Any, Any], reducer) if several else {ALONE: reducer}
+    found = {str(name): value for name, value in given.items()}
+    wrong = next((v for v in found.values() if not isinstance(v, Reducer)), None)
+    if wrong is not None or not found:
+        came = "none" if not found else type(wrong).__name__
+        if isinstance(wrong, type):
+            came = f"the class {wrong.__name__}, which is called to make one"
+        raise InputError(
+            "reducer must be one of gk.reducers, such as gk.reducers.Mean(), or a"
+            f" mapping from names to some; got {came}",
+            argument="reducer",
+        )
+    return found
 
 
 def _takers() -> list[str]:
