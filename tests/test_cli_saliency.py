@@ -33,8 +33,8 @@ table = gk.Subject(torch.nn.Linear(3, 2), torch.rand(4, 3))
 lone = gk.Subject(torch.nn.Linear(3, 1), torch.rand(4, 3))
 own = gk.Subject(CONV, X, objective=lambda outputs: outputs.square().sum(1))
 without = gk.Subject(CONV)
-dropout = gk.Subject(torch.nn.Sequential(torch.nn.Dropout(), CONV), X, Y)
-dropping = gk.Subject(lambda x: {"scores": CONV(x), "other": x}, X, Y)
+dropout = gk.Subject(torch.nn.Sequential(torch.nn.Dropout(), CONV), X, targets=Y)
+dropping = gk.Subject(lambda x: {"scores": CONV(x), "other": x}, X, targets=Y)
 
 class Text(torch.nn.Module):
     def __init__(self):

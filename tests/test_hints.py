@@ -343,7 +343,7 @@ def test_a_stored_array_is_read_first(tmp_path: Path) -> None:
     assert copy.copy(column)[1] == 1
 
 
-# -- batches, and what a prompt shows ----------------------------------------------------
+# -- batches, and what a prompt shows ---------------------------------------------
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
@@ -375,7 +375,7 @@ def test_reports_are_iterated() -> None:
     report = gk.compare_methods(gk.jacobian, model(), X, methods=["loop", "vmap"])
     assert [m.name for m in report] == ["loop", "vmap"]
     assert len(report) == 2
-    with pytest.raises(AttributeError, match="write {m.name: m.verdict for m in rep"):
+    with pytest.raises(AttributeError, match=r"write \{m.name: m.verdict for m in rep"):
         report.verdicts  # noqa: B018
     assert copy.copy(report).methods == report.methods
 

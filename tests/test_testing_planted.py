@@ -132,7 +132,7 @@ def gradcheck_accepts(trial: Trial) -> bool:
 #: the stale buffer only since a later forward wrote to what an earlier one had saved.
 MISSED = {"1e-4 in one entry", "half inside", "wrong jvp"}
 #: Of the right ones, what it rejects or cannot take: kinks; functions that draw, or
-#: write to their inputs; no float64, no double backward, no floating input.
+#: write to their inputs; no float64, no floating input.
 REJECTED = {
     "amax of equals",
     "attention",
@@ -145,7 +145,6 @@ REJECTED = {
     "float32 alone",
     "in place",
     "max of equals",
-    "no double backward",
     "relu at zeros",
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 __all__ = ["Subject"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subject:
     """What the target of a command names: ``gradkit check TARGET``.
 
@@ -28,12 +29,36 @@ class Subject:
         >>> import torch
         >>> import gradkit as gk
         >>> subject = gk.Subject(torch.nn.Linear(3, 2), torch.zeros(5, 3))
-        >>> subject.objective is None
-        True
+        >>> subject
+        Subject(model=Linear, inputs=float32 (5, 3))
     """
 
     model: Any
     inputs: Any = None
+    _: KW_ONLY
     targets: Any = None
     objective: Any = None
     loader: Any = None
+
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        shown = [
+            f"{name}={_shown(value)}" for name, value in given if value is not None
+        ]
+        return f"Subject({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    """Return a short text: a tensor's dtype and shape, a callable's name."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k!r}: {_shown(v)}' for k, v in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        listed = ", ".join(_shown(v) for v in value[:8])
+        return f"[{listed}{', …' if len(value) > 8 else ''}]"
+    if type(value).__module__.startswith("gradkit."):
+        return repr(value)  # an objective says what it was made with
+    named = getattr(value, "__name__", None) if callable(value) else None
+    return named or type(value).__name__

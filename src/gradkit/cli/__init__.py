@@ -56,6 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
           saliency    maps of a model, and what checks say of them
           stream      a quantity of every sample of a data set, stored
         <BLANKLINE>
+        example:
+          gradkit check experiment.py:subject
+            where subject() returns gk.Subject(model, inputs)
+        <BLANKLINE>
         gradkit COMMAND --help says what a command takes.
         0
     """
@@ -74,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(": ".join([name, "interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # As in `gradkit … | head`. Python would complain again when it flushes.
@@ -116,6 +120,10 @@ def _help() -> str:
             "",
             "commands:",
             *(f"  {c.name:{width}}    {c.summary}" for c in COMMANDS),
+            "",
+            "example:",
+            "  gradkit check experiment.py:subject",
+            "    where subject() returns gk.Subject(model, inputs)",
             "",
             "gradkit COMMAND --help says what a command takes.",
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gradkit as gk
-from gradkit.cli._command import FINDING, FINE, Parser, UsageError
+from gradkit.cli._command import A_FILE, FINDING, FINE, Parser, UsageError
 from gradkit.cli._files import check_writable, write_whole
 from gradkit.cli._json import document
 from gradkit.cli._target import HELP, load
@@ -25,15 +25,22 @@ _FUNCTIONS = (
 
 _DESCRIPTION = """\
 Say what would serve a call on your model and why, hold every method against a float64
-referee, and say whether samples are the same whatever batch they travel in."""
+referee, and say whether samples are the same whatever batch they travel in.
 
-_EXAMPLE = """\
+Of a custom autograd.Function every method, and the referee, uses its backward, so a
+wrong one agrees with itself; gk.testing.check_gradients compares it with
+differences."""
+
+_FILE = A_FILE.format(file="experiment.py", name="subject", given="inputs=x")
+_EXAMPLE = f"""\
+{_FILE}
+
 example:
   gradkit check experiment.py:subject --function per_sample_gradients --set width=64
     prints the three tables for the model and inputs that subject(width=64) returns
 
 exit codes: 0 fine, 1 a method is different or samples are coupled, 2 usage or
-unusable data"""
+unusable data, 130 interrupted"""
 
 
 def run(arguments: Sequence[str]) -> int:

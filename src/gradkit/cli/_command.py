@@ -6,13 +6,22 @@ import argparse
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 FINE = 0
 FINDING = 1
 USAGE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+
+#: What a target looks like, for ``--help``.
+A_FILE = """\
+{file}, whole:
+  import gradkit as gk, torch
+  def {name}(width=8):
+      torch.manual_seed(0)
+      model, x = torch.nn.Linear(width, 3), torch.randn(5, width)
+      return gk.Subject(model, {given})"""
 
 
 class UsageError(Exception):
@@ -65,6 +74,14 @@ class Parser(argparse.ArgumentParser):
                 unknown_name(what, unknown[0], self._option_string_actions)
             )
         return options
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the nearest choice too, as for a command or an option."""
+        if action.choices is not None and value not in action.choices:
+            what = unknown_name("choice", str(value), action.choices)
+            raise argparse.ArgumentError(
+                action, f"{what}; there are {', '.join(map(str, action.choices))}"
+            )
 
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints, where argparse would print its usage."""

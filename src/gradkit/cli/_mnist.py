@@ -43,7 +43,8 @@ example:
     prints the results and writes {", ".join(_FILES)}
     and the figures {", ".join(_FIGURES)} (PNG and SVG) into digits/
 
-exit codes: 0 fine, 1 results differ beyond rounding, 2 usage or unusable data"""
+exit codes: 0 fine, 1 results differ beyond rounding, 2 usage or unusable data,
+130 interrupted"""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from gradkit import plots, saliency
 from gradkit._subject import Subject
-from gradkit.cli._command import FINDING, FINE, Parser, UsageError, whole_number
+from gradkit.cli._command import (
+    A_FILE,
+    FINDING,
+    FINE,
+    Parser,
+    UsageError,
+    unknown_name,
+    whole_number,
+)
 from gradkit.cli._files import Writer, check_writable, write_whole
 from gradkit.cli._json import document
 from gradkit.cli._saliency_checks import (
@@ -44,13 +52,16 @@ Make saliency maps of a model by several methods: a figure of samples and maps, 
 all maps as arrays. With --checks also what the honesty checks say: whether maps add
 up, depend on what the model has learned, find what matters, and stand small noise."""
 
-_EXAMPLE = """\
+_FILE = A_FILE.format(file="mine.py", name="trained", given="inputs=x")
+_EXAMPLE = f"""\
+{_FILE}
+
 example:
   gradkit saliency mine.py:trained --methods gradient,smoothgrad --checks --out maps
     writes maps.png, maps.svg and maps.npz into maps/, and the checks' figures
 
 exit codes: 0 fine, 1 a map does not depend on the model (--checks), 2 usage or
-unusable data"""
+unusable data, 130 interrupted"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -117,9 +128,12 @@ def _methods(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in saliency.METHODS]
     if unknown or not names:
+        what = f"got {text!r}"
+        if unknown:
+            what = unknown_name("method", unknown[0], saliency.METHODS)
         raise UsageError(
-            f"argument --methods: got {unknown[0] if unknown else text!r}; there are"
-            f" {', '.join(saliency.METHODS)}, separated by commas"
+            f"argument --methods: {what}; there are {', '.join(saliency.METHODS)},"
+            " separated by commas"
         )
     return list(dict.fromkeys(names))
 

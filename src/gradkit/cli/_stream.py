@@ -17,7 +17,7 @@ from torch import nn
 
 from gradkit import quantities
 from gradkit._subject import Subject
-from gradkit.cli._command import FINE, Parser, UsageError, unknown_name
+from gradkit.cli._command import A_FILE, FINE, Parser, UsageError, unknown_name
 from gradkit.cli._device import device_of
 from gradkit.cli._files import check_writable, write_whole
 from gradkit.cli._json import document
@@ -41,14 +41,19 @@ _DESCRIPTION = """\
 Compute a quantity of every sample of a data set, and keep it in a Zarr store. What is
 interrupted goes on at the next call. Under torchrun the processes share the work."""
 
-_EXAMPLE = """\
+_FILE = A_FILE.format(
+    file="mine.py", name="trained", given="loader=[(x, x.argmax(1) % 3)]"
+)
+_EXAMPLE = f"""\
+{_FILE}
+
 example:
   gradkit stream mine.py:trained --quantity gradient_norm --store norms
-    where trained() returns gk.Subject(model, loader=loader)
   torchrun --nproc-per-node 4 -m gradkit stream mine.py:trained \\
       --quantity projected_gradients --option size=512 --store gradients
 
-exit codes: 0 fine, 2 usage or unusable data"""
+exit codes: 0 fine, 2 usage or unusable data, 130 interrupted: the same
+command goes on"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: An option, the target or the store is unusable.
     """
-    options = _parser().options(arguments)
+    options = _options(arguments)
     quiet = options.json == "-"
     file = Path(options.json) if options.json is not None and not quiet else None
     if file is not None:
@@ -92,6 +97,8 @@ def _streamed(options: argparse.Namespace) -> tuple[Rows, float]:
     try:
         quantity = _quantity(subject, options)
         rows = stream(quantity, subject.loader, options.store)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on where this one was") from None
     except GradkitError as error:
         # The command has the function's name already.
         own = error.function == "stream"
@@ -103,6 +110,24 @@ def _streamed(options: argparse.Namespace) -> tuple[Rows, float]:
     except Exception as error:
         raise UsageError(f"the model raised {type(error).__name__}: {error}") from error
     return rows, time.monotonic() - begin
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    try:
+        return _parser().options(arguments)
+    except UsageError as error:
+        settings = [a for a in arguments if _is_setting(a) and f"{a!r}" in str(error)]
+        if settings:
+            raise UsageError(
+                f"{error}; an argument of the quantity is --option {settings[0]}, one"
+                f" of the function that TARGET names --set {settings[0]}"
+            ) from None
+        raise
+
+
+def _is_setting(argument: str) -> bool:
+    key, equals, _ = argument.partition("=")
+    return bool(equals) and key.lstrip("-").isidentifier() and "=" in argument
 
 
 def _quantity(subject: Subject, options: argparse.Namespace) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -92,12 +93,26 @@ def _attribute(module: ModuleType, where: str, name: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            shown = [n for n in vars(module) if not n.startswith("_")][:8]
-            raise UsageError(
-                f"{where} has no {name!r} (it has {', '.join(shown) or 'nothing'})"
-            )
+            raise UsageError(f"{where} has no {name!r} ({_names(module, name)})")
         value = getattr(value, part)
     return value
+
+
+def _names(module: ModuleType, name: str) -> str:
+    """Return what a module has, what it defines itself first."""
+    public = [n for n in vars(module) if not n.startswith("_")]
+    own = [n for n in public if not _imported(module, vars(module)[n])]
+    shown = [*own, *(n for n in public if n not in own)]
+    near = difflib.get_close_matches(name, own, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}it has {', '.join(shown[:8]) or 'nothing'}"
+
+
+def _imported(module: ModuleType, value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return True
+    named = isinstance(value, type) or inspect.isroutine(value)
+    return named and getattr(value, "__module__", None) != module.__name__
 
 
 def read_settings(settings: Sequence[str], option: str = "--set") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from gradkit._call._open import Call, open_call
 from gradkit._call._request import named
 from gradkit._dtypes import short
 from gradkit._explain import asked_function, is_model, request_of
+from gradkit._guards._custom import custom_name, custom_nodes
 from gradkit._hints import in_order
 from gradkit._methods import METHODS, read_method
 from gradkit._methods._method import Method
@@ -62,7 +63,8 @@ def compare_methods(
         ``padding_idx``, a tie), *overflow* (the model's own precision cannot hold a
         number of it), *unresolved* (the referee itself stayed below
         float64), or *different*, then with what the difference looks like. A method
-        that does not apply is *skipped*, with the reason.
+        that does not apply is *skipped*, with the reason. The backward of a custom
+        ``autograd.Function`` is every method's and the referee's: a note says so.
 
     Raises:
         InputError: An argument is not what the call takes, or six copies of the rows
@@ -206,6 +208,9 @@ def _report(call: Call, methods: list[Method]) -> AgreementReport:
     if not call.task.samples * call.task.rows:
         raise InputError("inputs must hold at least one sample and give one output;"
                          " there is nothing to compare", argument="inputs")  # fmt: skip
+    custom = dict.fromkeys(map(custom_name, custom_nodes(
+        t.grad_fn for t in call.task.graph.outputs.tensors
+    )))  # fmt: skip
     truth = truth_of(call, lambda n: call.planner.watched("referee", n))
     reports = tuple(judged(call, method, truth) for method in methods)
     return AgreementReport(
@@ -220,4 +225,5 @@ def _report(call: Call, methods: list[Method]) -> AgreementReport:
         },
         conventions=tuple(truth.conventions.values()),
         lower=truth.lower,
+        custom=tuple(custom),
     )

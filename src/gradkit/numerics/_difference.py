@@ -23,7 +23,7 @@ __all__ = ["Difference", "explain_difference", "explained"]
 Tensors = Tensor | Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference:
     """How two computations of the same tensors differ; true unless *different*.
 
@@ -68,6 +68,9 @@ class Difference:
 
     def __bool__(self) -> bool:
         return self.verdict != "different"
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         if self.verdict == "equal":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ from gradkit._tables import html_report, markdown, table
 
 __all__ = ["AgreementReport", "MethodReport", "Place"]
 
-HEADS = ("method", "verdict", "time", "largest error", "relative", "ULPs", "allowed")
+HEADS = (
+    "method", "verdict", "time", "largest error", "relative", "ULPs", "error / allowed"
+)  # fmt: skip
 _LEFT = 2
 #: What is asked of a report by other names.
 _ELSEWHERE = {
@@ -54,6 +57,18 @@ class Place:
             f" (difference {self.found - self.right:+.2e}, allowed {self.allowed:.1e})"
         )
 
+    @property
+    def ratio(self) -> float:
+        """The error as a part of what is allowed: at most 1 is rounding."""
+        gap = abs(self.found - self.right)
+        # NaN beside NaN, and an infinity beside itself, differ by nothing.
+        alike = self.found == self.right or (
+            math.isnan(self.found) and math.isnan(self.right)
+        )
+        if alike:
+            return 0.0
+        return gap / self.allowed if gap < math.inf else math.inf
+
 
 @dataclass(frozen=True)
 class MethodReport:
@@ -69,7 +84,8 @@ class MethodReport:
         relative: The largest error, as a part of the largest entry of its source.
         ulps: The largest distance, in units in the last place of the method's dtype,
             among the entries that are not small.
-        worst: The entry that is farthest beyond (or nearest to) what is allowed.
+        worst: The entry that is farthest beyond (or nearest to) what is allowed: the
+            one with the largest ratio of error to allowed, which the table shows.
         hints: What could explain a difference.
     """
 
@@ -83,11 +99,16 @@ class MethodReport:
     worst: Place | None = None
     hints: tuple[str, ...] = ()
 
+    @property
+    def ratio(self) -> float | None:
+        """The largest ratio of an entry's error to what is allowed there."""
+        return None if self.worst is None else self.worst.ratio
+
     def cells(self) -> list[str]:
         """Return the texts of its line in a table."""
         if self.verdict == "skipped":
             return [self.name, "skipped", "", "", "", "", ""]
-        allowed = "" if self.worst is None else f"{self.worst.allowed:.1e}"
+        ratio = "" if self.ratio is None else f"{self.ratio:.2g}"
         return [
             self.name,
             self.verdict,
@@ -95,7 +116,7 @@ class MethodReport:
             f"{self.error or 0:.1e}",
             f"{self.relative or 0:.1e}",
             f"{self.ulps or 0:,}",
-            allowed,
+            ratio,
         ]
 
 
@@ -116,6 +137,8 @@ class AgreementReport:
         conventions: Known forks in the definition of a derivative that the forward
             meets.
         lower: The operations that the referee itself computed below float64.
+        custom: The custom ``autograd.Function`` classes of the forward, whose backward
+            every method and the referee share.
 
     Example:
         >>> import torch
@@ -136,6 +159,7 @@ class AgreementReport:
     branches: Mapping[str, int] = field(default_factory=dict[str, int])
     conventions: tuple[str, ...] = ()
     lower: Mapping[str, int] = field(default_factory=dict[str, int])
+    custom: tuple[str, ...] = ()
 
     @property
     def disagreeing(self) -> tuple[MethodReport, ...]:
@@ -204,13 +228,20 @@ class AgreementReport:
         if self.lower:
             listed = ", ".join(f"{n} ({c})" for n, c in self.lower.items())
             found.append(f"the referee stayed below float64 in {listed}")
+        if self.custom:
+            found.append(
+                f"custom Function {', '.join(self.custom)}: every method uses its"
+                " backward, so a wrong one agrees with itself;"
+                " gk.testing.check_gradients compares it with differences"
+            )
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which ``json.dumps`` takes.
 
         Returns:
-            Every field by its name, and ``agrees``: whether the report is true.
+            Every field by its name, and ``agrees``: whether the report is true. Each
+            method also has ``ratio``, its largest error in units of what is allowed.
         """
         return {
             "function": self.function,
@@ -222,6 +253,7 @@ class AgreementReport:
             "branches": dict(self.branches),
             "conventions": list(self.conventions),
             "lower": dict(self.lower),
+            "custom": list(self.custom),
         }
 
     def to_markdown(self) -> str:
@@ -242,4 +274,5 @@ def _plain(method: MethodReport) -> dict[str, Any]:
     values = dict(vars(method))
     values["worst"] = None if method.worst is None else dict(vars(method.worst))
     values["hints"] = list(method.hints)
+    values["ratio"] = method.ratio
     return values

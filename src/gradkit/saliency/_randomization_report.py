@@ -58,6 +58,9 @@ class RandomizationReport:
     def __bool__(self) -> bool:
         return self.depends
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         columns = (_medians(t).tolist() for t in self._measures)
         rows = zip(self.layers, *columns, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,13 @@ from gradkit._dtypes import short
 from gradkit.errors import InputError, UnsupportedModelError
 from gradkit.testing._subject import Subject
 
-__all__ = ["MODES", "opened", "read_arguments", "refuse_unrepeatable"]
+__all__ = [
+    "MODES",
+    "opened",
+    "read_arguments",
+    "refuse_unchecked",
+    "refuse_unrepeatable",
+]
 
 MODES = ("reverse", "forward")
 _DTYPES = (torch.float64, torch.float32)
@@ -115,4 +122,25 @@ def read_arguments(
     ):
         if not good:
             raise InputError(f"{name} must be {text}", argument=name)
+    if order == 2 and "reverse" not in modes:
+        raise InputError(
+            f"order=2 takes derivatives of reverse mode; got modes={modes!r}. Add"
+            " 'reverse'",
+            argument="modes",
+        )
     return modes
+
+
+def refuse_unchecked(
+    modes: tuple[str, ...], order: int, skipped: Mapping[str, str]
+) -> None:
+    """Refuse to call right what nothing was compared of."""
+    if all(mode in skipped for mode in modes):
+        listed = "; ".join(f"{mode}: {skipped[mode]}" for mode in modes)
+        raise UnsupportedModelError(f"function has no derivative to check: {listed}")
+    reason = skipped.get("reverse, order 2") or skipped.get("reverse")
+    if order == 2 and reason:
+        raise UnsupportedModelError(
+            "function has no second derivative to check, though its first is right:"
+            f" {reason}. Leave out order=2, or give the backward a derivative"
+        )

@@ -15,8 +15,10 @@ from gradkit.testing._arguments import (
     MODES,
     opened,
     read_arguments,
+    refuse_unchecked,
     refuse_unrepeatable,
 )
+from gradkit.testing._behaviour import check_behaviour
 from gradkit.testing._examine import Examination
 from gradkit.testing._messages import not_offered
 from gradkit.testing._point import Point, Problem, flat
@@ -77,22 +79,27 @@ def check_gradients(
 
     Returns:
         A ``GradientReport``, always true: what was checked, the largest differences,
-        kinks, and what was skipped and why (no double backward, no ``jvp``, a function
-        that ``torch.func`` does not take).
+        kinks, and what was skipped and why (no ``jvp``, a function that ``torch.func``
+        does not take).
 
     Raises:
         AgreementError: A derivative is wrong. It carries ``variable``, ``index``,
             ``output``, ``output_index``, ``analytic``, ``numerical``, ``mode`` and
-            ``order``.
+            ``order``. Or a custom Function writes to what it is given, or its backward
+            gives another gradient where one variable alone requires grad, or where
+            memory is not contiguous.
         InputError: An argument is not what it must be; the function does not repeat
             under one seed; nothing floating goes in or comes out.
         UnsupportedModelError: The function does not run in ``dtype``, or differences
-            cannot decide; ``reference=`` can.
+            cannot decide; ``reference=`` can. None of ``modes`` has a derivative, or
+            with ``order=2`` there is no second one (``once_differentiable``).
 
     Cost:
         Per direction and variable 14 evaluations, one backward and one forward-mode
         pass, whatever the sizes; three times that where a kink is met. With ``order=2``
-        as many backwards again. An error costs ``log2`` of the sizes more.
+        as many backwards again. With a custom Function one run more per variable and
+        three for contiguity. An error costs ``log2`` of the sizes more, and up to
+        50 differences for its hint.
 
     Example:
         >>> import torch
@@ -131,11 +138,13 @@ def check_gradients(
     if reference is not None:
         with Twin(function, reference, inputs, wrt, seed) as twin:
             twin.compare(chosen, order, directions, generator, findings)
+            refuse_unchecked(chosen, order, findings.skipped)
             return report_of(function, twin.subject, twin.name, order, findings)
     with opened(function, inputs, wrt, dtype, seed) as subject:
         values = [v.value for v in subject.variables]
         refuse_unrepeatable(subject, values)
         _by_differences(subject, dtype, chosen, order, directions, generator, findings)
+        refuse_unchecked(chosen, order, findings.skipped)
         return report_of(function, subject, _TRUTHS[1], order, findings)
 
 
@@ -160,6 +169,9 @@ def _by_differences(
     ]  # fmt: skip
     if "reverse" in modes and "reverse" not in findings.skipped:
         _by_functorch(subject, point, cotangents, findings)
+        # On a kink another layout may choose another derivative.
+        at = point.shifted(generator) if findings.kinks else point
+        check_behaviour(subject, at, cotangents, findings)
     if order == 2 and "reverse" in modes and "reverse" not in findings.skipped:
         second = _point(Second(subject, cotangents), dtype, findings)
         Examination(second, ["reverse"], 2, _TRUTHS[2], generator, findings).run(

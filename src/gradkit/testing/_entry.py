@@ -36,6 +36,8 @@ class Entry:
         edge: Whether differences settle on nothing here, as at the end of a domain or
             a slope without bound: nothing refutes a NaN.
         alone: Whether the output depends on no other entry.
+        d: Its place among all entries of all variables.
+        k: Its place among all entries of all outputs.
     """
 
     output: str
@@ -48,6 +50,8 @@ class Entry:
     sides: tuple[float, float] | None = None
     edge: bool = False
     alone: bool = False
+    d: int = -1
+    k: int = -1
 
     @property
     def verdict(self) -> Verdict:
@@ -172,5 +176,5 @@ def _entry(point: Point, d: int, k: int, direction: Tensor, analytic: float) -> 
     tolerance = SAFETY * error + float(point.rounding_of(torch.tensor(value)))
     return Entry(
         output.name, output_index, variable.name, index, analytic + 0.0, value,
-        tolerance, sides, _unsettled(found), _is_alone(point, k),
+        tolerance, sides, _unsettled(found), _is_alone(point, k), d, k,
     )  # fmt: skip

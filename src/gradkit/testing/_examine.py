@@ -10,6 +10,7 @@ from torch import Tensor
 from gradkit.errors import GradkitError, UnsupportedModelError
 from gradkit.testing._differences import SAFETY, STARTS, Differences, Slope, agreed
 from gradkit.testing._entry import DECISIVE, Entry, named, pin_forward, pin_reverse
+from gradkit.testing._hints import Around, around_forward, around_reverse
 from gradkit.testing._messages import jump, mismatch, not_offered, raised, unpinned
 from gradkit.testing._point import Point
 from gradkit.testing._report import Findings
@@ -249,7 +250,8 @@ class Examination:
         """Raise, or say why the difference is none."""
         point, order, truth = self._point, self._order, self._compared_with
         if entry.verdict == "wrong" and entry.settled:
-            raise mismatch(entry, mode, order, truth, moved=point.moved)
+            around = self._around(mode, entry)
+            raise mismatch(entry, mode, order, truth, moved=point.moved, around=around)
         if entry.verdict == "kink":
             self._beside = True
             low, high = sorted(entry.sides or (0.0, 0.0))
@@ -274,3 +276,13 @@ class Examination:
                 names = [p.name for p in point.inputs]
                 numbers = torch.tensor([analytic, numerical, allowed])
                 raise unpinned(names, mode, order, truth, numbers)
+
+    def _around(self, mode: str, entry: Entry) -> Around | None:
+        """Return entries beside a wrong one, if the function has them."""
+        point, generator = self._point, self._generator
+        try:
+            if mode == "reverse":
+                return around_reverse(point, entry.d, generator)
+            return around_forward(point, entry.k, point.direction(generator))
+        except Exception:  # a hint is not worth another error than the one found
+            return None

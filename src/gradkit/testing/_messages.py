@@ -9,6 +9,7 @@ import torch
 
 from gradkit.errors import AgreementError, InputError
 from gradkit.testing._entry import Entry
+from gradkit.testing._hints import Around, hint_of
 
 __all__ = ["jump", "mismatch", "not_offered", "raised", "unpinned"]
 
@@ -18,13 +19,6 @@ _ABSENT = re.compile(
     "|does not (implement|support|have)|once_differentiable|setup_context"
     "|generate_vmap_rule|not differentiable|must implement|unsupported|data-dependent",
     re.IGNORECASE,
-)
-_HINTS = (
-    (
-        0.0,
-        "nothing arrives: a term is missing, or detach, no_grad or .data cuts it off",
-    ),
-    (-1.0, "the sign is opposite"),
 )
 
 
@@ -57,30 +51,17 @@ def jump(names: list[str], every: list[str]) -> InputError:
     )
 
 
-def _hint(entry: Entry) -> str:
-    if not math.isfinite(entry.analytic):
-        return "it is not finite where the function is smooth"
-    noise = abs(entry.numerical) <= 100 * entry.tolerance
-    if not math.isfinite(entry.numerical) or noise or entry.sides:
-        return ""
-    ratio, room = entry.analytic / entry.numerical, 1e-3
-    for value, text in _HINTS:
-        if abs(ratio - value) < room:
-            return text
-    for factor in (ratio, 1 / ratio):
-        whole = round(factor)
-        if abs(whole) > 1 and abs(factor - whole) < room * abs(whole):
-            sign = "-" if whole < 0 else ""
-            of = f"1/{abs(whole)}" if factor != ratio else f"{abs(whole)}"
-            return f"it is {sign}{of} times what it should be"
-    return ""
-
-
 def mismatch(
-    entry: Entry, mode: str, order: int, compared_with: str, *, moved: bool = False
+    entry: Entry,
+    mode: str,
+    order: int,
+    compared_with: str,
+    *,
+    moved: bool = False,
+    around: Around | None = None,
 ) -> AgreementError:
-    """Return the error for one entry."""
-    hint = _hint(entry)
+    """Return the error for one entry, with what those around it hint at."""
+    hint = hint_of(entry, around)
     where = " (at values moved off a kink)" if moved else ""
     sides = ""
     if entry.sides is not None:

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Findings", "GradientReport"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GradientReport:
     """What ``check_gradients`` looked at; always true, since a mismatch raises.
 
@@ -48,6 +48,9 @@ class GradientReport:
 
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [

@@ -58,6 +58,8 @@ class Subject:
         self.outputs: tuple[Part, ...] = ()
         self.lowest = dtype
         self.written: set[str] = set()
+        self.hidden: set[str] = set()
+        self.handed: dict[str, Tensor] = {}
         tensors = [v for v in self._leaves if isinstance(v, Tensor)]
         self._untouched = Untouched(target, tensors, seed=seed, batched=False)
 
@@ -99,6 +101,7 @@ class Subject:
                 given[variable.leaf] = laid_out(value, variable.value)
                 named[variable.name] = given[variable.leaf]
         versions = {name: tensor._version for name, tensor in named.items()}
+        nodes = {name: tensor.grad_fn for name, tensor in named.items()}
         arguments = self._arrange(given)
         if self._starred == "**":
             result = self._call(**arguments)
@@ -106,7 +109,14 @@ class Subject:
             result = self._call(*arguments)
         else:
             result = self._call(arguments)
-        self.written |= {n for n, t in named.items() if t._version != versions[n]}
+        written = {n for n, t in named.items() if t._version != versions[n]}
+        self.written |= written
+        self.handed = named
+        # What autograd sees gives the tensor another node.
+        self.hidden |= {
+            n for n in written
+            if nodes[n] is not None and named[n].grad_fn is nodes[n]
+        }  # fmt: skip
         return self._read(result)
 
     def _read(self, result: Any) -> list[Tensor]:
@@ -178,6 +188,21 @@ class Subject:
                     )
                 )  # fmt: skip
             return result if then is None else then(points, seeds, result)
+
+    @contextmanager
+    def recorded(
+        self, values: Sequence[Tensor], only: int | None = None
+    ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Give the variables and the outputs with their graph.
+
+        With ``only`` that one variable alone requires grad.
+        """
+        points = [
+            v.detach().clone().requires_grad_(only in (None, i))
+            for i, v in enumerate(values)
+        ]
+        with self._untouched.forward(), self._in_place(points):
+            yield points, self._outputs(points)
 
     def pushforward(
         self, values: Sequence[Tensor], tangents: Sequence[Tensor]

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from gradkit.errors import InputError
 from gradkit.numerics._ulps import unit_roundoff
+from gradkit.testing._behaviour import check_behaviour
 from gradkit.testing._differences import SAFETY
 from gradkit.testing._entry import Entry, halved
+from gradkit.testing._hints import Around
 from gradkit.testing._messages import mismatch, not_offered, raised
 from gradkit.testing._point import Point, Problem
 from gradkit.testing._report import Findings
@@ -79,7 +81,11 @@ class Twin:
         self._compare_values(points, findings)
         for mode in modes:
             self._mode(points, mode, 1, directions, generator, findings)
-        if order == 2 and "reverse" in modes and "reverse" not in findings.skipped:
+        if "reverse" not in modes or "reverse" in findings.skipped:
+            return
+        drawn = points[0].cotangent(torch.ones_like(points[0].centre), generator)
+        check_behaviour(self.subject, points[0], points[0].cotangents(drawn), findings)
+        if order == 2:
             weights = torch.randn(
                 len(points[0].centre), generator=generator, dtype=torch.float64
             )
@@ -151,7 +157,8 @@ class Twin:
                 entry = _pinned(
                     points, mode, apply, drawn, worst, float(allowed[worst])
                 )
-                raise mismatch(entry, mode, order, self.name)
+                around = _around(parts, worst, mine, exact, allowed)
+                raise mismatch(entry, mode, order, self.name, around=around)
             if len(apart):
                 worst = int(apart.nan_to_num(0.0).argmax())
                 size = float(exact.abs().nan_to_num(0.0).max())
@@ -223,6 +230,23 @@ def _allowed(
         error = float((own - true).abs().nan_to_num(0.0, 0.0).max())
         rows.append(torch.full_like(true, SAFETY * error + factor * size))
     return torch.cat([exact[:0], *rows])
+
+
+def _around(
+    parts: Sequence[Part], worst: int, mine: Tensor, exact: Tensor, allowed: Tensor
+) -> Around:
+    """Return the tensor that an entry of a product lies in, both ways."""
+    part, _ = place(parts, worst)
+    start = 0
+    for other in parts:
+        if other is part:
+            break
+        start += other.size
+    piece = slice(start, start + part.size)
+    return Around(
+        mine[piece].reshape(part.shape), torch.arange(part.size), exact[piece],
+        allowed[piece],
+    )  # fmt: skip
 
 
 def _pinned(
