@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import nox
@@ -47,14 +48,24 @@ def docs(session: nox.Session) -> None:
 @nox.session(python="3.10")
 def lowest(session: nox.Session) -> None:
     """Run the suite on the oldest releases that pyproject.toml allows."""
-    session.run("python", "tests/lowest.py", *session.posargs)
+    environment = Path(session.create_tmp()) / "lowest"
+    kept = ["--environment", str(environment)]
+    session.run("python", "tests/lowest.py", *kept, "--", *session.posargs)
 
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build the wheel and run the tests against it, with src/ out of reach."""
-    dist = session.create_tmp()
-    session.run("pip", "wheel", "--no-deps", "--wheel-dir", dist, ".")
-    (built,) = Path(dist).glob("gradkit-*.whl")
+    """Build the wheel from the source archive; test with src/ out of reach."""
+    scratch = Path(session.create_tmp()).resolve()
+    dist = scratch / "dist"
+    session.install("build", "setuptools>=77")
+    # Without options, build makes the wheel from the source archive.
+    session.run("python", "-m", "build", "--outdir", str(dist), ".")
+    built, source = (max(dist.glob(f"gradkit-*{end}")) for end in (".whl", ".tar.gz"))
+    session.install("--force-reinstall", "--no-deps", str(built))
     session.install(f"{built}[test]")
-    session.run("pytest", "tests", *session.posargs)
+    shutil.unpack_archive(source, scratch)
+    inner = scratch / source.name.removesuffix(".tar.gz")
+    shutil.rmtree(inner / "src")
+    session.chdir(inner)
+    session.run("pytest", "tests", "README.md", "docs", *session.posargs)

@@ -141,8 +141,8 @@ def head() -> str:
         [
             "# The lowest versions",
             "",
-            "Written by `python tests/lowest.py --record docs/lowest.md`, which runs"
-            " the suite on the lowest releases that `pyproject.toml` allows.",
+            "Written by `python tests/lowest.py --record docs/lowest.md`.",
+            "It runs the suite on the lowest releases that `pyproject.toml` allows.",
             "",
             f"| {' | '.join(COLUMNS)} |",
             f"| {' | '.join(rule)} |",
@@ -177,8 +177,7 @@ def main() -> int:
         "machine": machine(),
     }
     beside = [f"{name} {installed.get(name, 'left out')}" for name in BESIDE]
-    listed = ", ".join(beside)
-    sys.stdout.write(f"Beside them: {listed}.\n\n{head()}{row(values)}\n")
+    sys.stdout.write(f"Beside: {', '.join(beside)}.\n\n{head()}{row(values)}\n")
     if options.record:
         record = options.record
         text = record.read_text(encoding="utf-8") if record.exists() else head()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Subject"]
 
@@ -54,11 +54,13 @@ def _shown(value: Any) -> str:
     if shape is not None and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{k!r}: {_shown(v)}' for k, v in value.items())}}}"
+        named = cast("Mapping[Any, Any]", value)
+        return f"{{{', '.join(f'{k!r}: {_shown(v)}' for k, v in named.items())}}}"
     if isinstance(value, (list, tuple)):
-        listed = ", ".join(_shown(v) for v in value[:8])
-        return f"[{listed}{', …' if len(value) > 8 else ''}]"
+        every = cast("list[Any]", value)
+        listed = ", ".join(_shown(v) for v in every[:8])
+        return f"[{listed}{', …' if len(every) > 8 else ''}]"
     if type(value).__module__.startswith("gradkit."):
         return repr(value)  # an objective says what it was made with
-    named = getattr(value, "__name__", None) if callable(value) else None
-    return named or type(value).__name__
+    called = getattr(value, "__name__", None) if callable(value) else None
+    return called or type(value).__name__

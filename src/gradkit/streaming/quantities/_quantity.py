@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -84,24 +84,26 @@ class Quantity:
 
 
 @contextmanager
-def _telling(batch: Any) -> Iterator[None]:
+def _telling(batch: Any) -> Generator[None, None, None]:
     """Say with a model's own error of its arguments where these came from."""
     try:
         yield
     except TypeError as error:
         text = ""
         if isinstance(batch, Mapping):
-            keys = ", ".join(map(repr, batch))
+            keys = ", ".join(map(repr, cast("Mapping[Any, Any]", batch)))
             text = (
                 f"the batch has the keys {keys}, which are the model's arguments but"
                 " for the targets; split=lambda b: (inputs, targets) takes it apart"
             )
-        elif isinstance(batch, Sequence) and len(batch) > 2:
+        elif isinstance(batch, Sequence):
+            count = len(cast("Sequence[Any]", batch))
             text = (
-                f"the batch has {len(batch)} entries: the last is taken as targets, the"
+                f"the batch has {count} entries: the last is taken as targets, the"
                 " others are the model's arguments; split=lambda b: (b[0], b[1]) takes"
                 " the first two alone"
             )
+            text = text if count > 2 else ""
         if text and hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(text)  # pyright: ignore
         raise
