@@ -240,8 +240,8 @@ NAMES = ", ".join(saliency.METHODS)
         (
             "labelled",
             ["--methods", "gradients"],
-            f"argument --methods: got 'gradients'; there are {NAMES}, separated by"
-            " commas",
+            "argument --methods: no method 'gradients' (did you mean gradient?); there"
+            f" are {NAMES}, separated by commas",
         ),
         (
             "labelled",

@@ -23,8 +23,8 @@ _ONE_OF_FOUR = (
     " of 5 such numbers, for outputs of shape (5, 4); got "
 )
 _ONE_OF_TWELVE = (
-    "objective class_score takes a tuple of 2 whole numbers (0 to 2, 0 to 3), for"
-    " outputs of shape (5, 3, 4); got "
+    "objective class_score takes a tuple of 2 whole numbers (0 to 2, 0 to 3), or a"
+    " list of 5 such tuples, for outputs of shape (5, 3, 4); got "
 )
 _LAST_OF_TWELVE = " Write class_score((2, 3)) for the last output of each sample."
 _ONE_OUTPUT = (
@@ -73,7 +73,7 @@ CLASS_SCORES = [
     (
         Y,
         Z3,
-        _ONE_OF_TWELVE + "one class per sample, 5,." + _LAST_OF_TWELVE,
+        _ONE_OF_TWELVE + "5 single classes." + _LAST_OF_TWELVE,
     ),
     (1, Z1, _ONE_OUTPUT.format("(5,)", "the index 1")),
     (1, Z[:, :1], _ONE_OUTPUT.format("(5, 1)", "the index 1")),

@@ -88,13 +88,13 @@ SIGNATURES = {
     " statistic='mean', seed=0, wrt=None, of=None, max_memory=None)",
     "saliency.grad_cam": "(model, inputs, objective, *, wrt, of=None)",
     "saliency.occlusion": "(model, inputs, objective, *, window, stride=None,"
-    " baseline=0.0, max_memory=None)",
+    " baseline=0.0, of=None, max_memory=None)",
     "saliency.completeness_gap": "(attributions, model, inputs, objective, *,"
     " baseline=0.0, wrt=None, of=None)",
     "saliency.deletion_curve": "(attributions, model, inputs, objective, *, steps=28,"
-    " baseline=0.0, max_memory=None)",
+    " baseline=0.0, of=None, max_memory=None)",
     "saliency.insertion_curve": "(attributions, model, inputs, objective, *, steps=28,"
-    " baseline=0.0, max_memory=None)",
+    " baseline=0.0, of=None, max_memory=None)",
     "saliency.sensitivity": "(method, model, inputs, objective, *, noise=0.02,"
     " draws=10, seed=0, settings=None)",
     "saliency.randomization_check": "(method, model, inputs, objective, *, layers=None,"

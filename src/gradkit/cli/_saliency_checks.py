@@ -106,9 +106,9 @@ def checked(asked: Asked, maps: Mapping[str, Any]) -> Checks:
         places = {k: v for k, v in settings.items() if k in ("wrt", "of")}
         if name in _COMPLETE:
             found.gaps[name] = _gap(asked, maps[name], places)
-        if name in alike and "of" not in settings:
+        if name in alike:
             found.curves[name] = saliency.deletion_curve(
-                maps[name], *given, baseline=asked.baseline
+                maps[name], *given, baseline=asked.baseline, of=settings.get("of")
             )
         if _is_floating(asked.inputs):
             found.sensitivities[name] = saliency.sensitivity(

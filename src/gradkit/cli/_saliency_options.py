@@ -112,7 +112,7 @@ def _settings(
         found["max_memory"] = options.max_memory
     if name == "occlusion":
         found |= {"window": _window(subject, options), "baseline": options.baseline}
-        return found
+        return found | {"of": options.of}
     found |= {key: getattr(options, key) for key in ("wrt", "of")}
     if name == "grad_cam":
         if options.layer is None:

@@ -57,6 +57,7 @@ if not TYPE_CHECKING:
     )
 
 Objective = Callable[[Any], Tensor]
+_Index = int | tuple[int, ...]
 
 
 def output_sum(outputs: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def weighted_sum(weights: Tensor | np.ndarray | Sequence[Any]) -> Objective:
 
 @hinted
 def class_score(
-    index: int | tuple[int, ...] | Sequence[int] | np.ndarray | Tensor,
+    index: _Index | Sequence[_Index] | np.ndarray | Tensor,
 ) -> Objective:
     """Return the objective that picks one output of each sample.
 
@@ -139,16 +140,16 @@ def class_score(
         index: A whole number, for outputs ``(N, C)``: that output of every sample.
             A tuple of whole numbers, for outputs with more axes: the index of one
             output, the same for all samples. A list, array or integer tensor of
-            length ``N``, for outputs ``(N, C)``: one class per sample. It is copied,
-            and moved to the device of the outputs.
+            length ``N``, for outputs ``(N, C)``: one class per sample. For outputs
+            with more axes a list of ``N`` tuples, or an integer tensor with one index
+            per row: one output per sample. It is copied, and moved to their device.
 
     Returns:
         A callable from outputs to ``(N,)``, in their dtype.
 
     Raises:
-        InputError: Not here, where the outputs are unknown: the callable raises it,
-            with their shape, if the index is negative, out of range, of the wrong
-            length, or not whole.
+        InputError: Not here: the callable raises it, with the outputs' shape, if the
+            index is negative, out of range, of the wrong length, or not whole.
 
     Cost:
         One number per sample is read at each call.
@@ -161,6 +162,8 @@ def class_score(
         tensor([3.0000, 1.5000])
         >>> class_score([1, 0])(outputs)
         tensor([2.0000, 0.5000])
+        >>> class_score([(2, 0), (0, 1)])(torch.arange(12.0).reshape(2, 3, 2))
+        tensor([4., 7.])
     """
     return ClassScore(index)
 

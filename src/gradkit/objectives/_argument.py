@@ -133,6 +133,10 @@ def _shape_advice(values: Tensor, n: int) -> str:
 
 def _may_be_labels(objective: Any) -> bool:
     numbers = (bool, int, float, np.generic, np.ndarray, Tensor)
+    tuples = isinstance(objective, list) and objective
+    if tuples and all(isinstance(entry, tuple) for entry in objective):
+        # One index per sample.
+        return all(_may_be_labels(entry) for entry in objective)
     if isinstance(objective, list | tuple):
         return all(isinstance(entry, numbers) for entry in objective)
     return isinstance(objective, numbers)

@@ -169,31 +169,56 @@ class ClassScore:
     def _per_sample(self, outputs: Tensor) -> Tensor:
         labels = self._labels(outputs)
         scores = outputs[:, None] if outputs.dim() == 1 else outputs
-        if scores.dim() != 2:
-            raise self._refusal(outputs, f"one class per sample, {len(labels)},")
-        if labels.shape != scores.shape[:1]:
-            raise self._refusal(outputs, f"{labels.numel()} labels")
-        outside = (labels < 0) | (labels >= scores.shape[1])
+        own = scores.shape[1:]
+        if labels.dim() != 1 and (len(own) < 2 or labels.shape[1:] != (len(own),)):
+            raise self._refusal(outputs, f"indices of shape {shape_text(labels.shape)}")
+        places = labels if labels.dim() == 2 else labels[:, None]
+        if len(own) != places.shape[1]:
+            raise self._refusal(outputs, f"{len(labels)} single classes")
+        if len(places) != len(scores):
+            raise self._refusal(outputs, f"{len(places)} labels")
+        sizes = torch.tensor(own, device=places.device)
+        outside = ((places < 0) | (places >= sizes)).any(1)
         if bool(outside.any()):
             n = int(outside.nonzero()[0, 0])
-            raise self._refusal(outputs, f"the label {int(labels[n])} of sample {n}")
-        return scores.gather(1, labels[:, None]).squeeze(1)
+            named = (
+                f"label {int(labels[n])}"
+                if labels.dim() == 1
+                else (f"index {tuple(labels[n].tolist())}")
+            )
+            raise self._refusal(outputs, f"the {named} of sample {n}")
+        # One flat place per sample, so that the derivative is a plain gather's.
+        flat = torch.zeros(len(places), dtype=torch.int64, device=places.device)
+        for axis, size in enumerate(own):
+            flat = flat * size + places[:, axis]
+        flat_scores = scores.reshape(len(scores), own.numel())
+        return flat_scores.gather(1, flat[:, None]).squeeze(1)
 
     def _labels(self, outputs: Tensor) -> Tensor:
         index = self.index
         if isinstance(index, list):
-            if not all(is_whole_number(entry) for entry in index):
-                wrong = next(e for e in index if not is_whole_number(e))
-                raise self._refusal(outputs, f"a list with {describe(wrong)}")
-            index = torch.tensor([int(entry) for entry in index], device="cpu")
-            index = index.to(torch.int64)  # An empty list has no dtype.
+            index = self._listed(index, outputs)
         elif isinstance(index, np.ndarray) and _is_integer_dtype(index):
             index = torch.from_numpy(index.astype(np.int64))
         if not isinstance(index, Tensor) or not _is_integer_dtype(index):
             raise self._refusal(outputs, describe(index))
-        if index.dim() != 1:
+        if index.dim() not in (1, 2) or (index.dim() == 2 and outputs.dim() < 3):
             raise self._refusal(outputs, describe(index))
         return ordinary(index).to(outputs.device, torch.int64)
+
+    def _listed(self, index: list[Any], outputs: Tensor) -> Tensor:
+        """Return a list of classes, or of index tuples, as a tensor."""
+        each = [e if isinstance(e, (tuple, list)) else (e,) for e in index]
+        for entry, places in zip(index, each, strict=True):
+            wrong = [place for place in places if not is_whole_number(place)]
+            if wrong or len(places) != len(each[0]):
+                got = wrong[0] if wrong else entry
+                raise self._refusal(outputs, f"a list with {describe(got)}")
+        numbers = [[int(place) for place in places] for places in each]
+        # An empty list has no dtype.
+        found = torch.tensor(numbers, device="cpu").to(torch.int64)
+        alone = not index or not isinstance(index[0], (tuple, list))
+        return found.reshape(len(index)) if alone else found
 
     def _refusal(self, outputs: Tensor, got: str) -> InputError:
         shape, own = shape_text(outputs.shape), outputs.shape[1:]
@@ -222,7 +247,10 @@ def _allowed_indices(outputs: Tensor) -> str:
     own = outputs.shape[1:]
     if len(own) > 1:
         bounds = ", ".join(f"0 to {size - 1}" for size in own)
-        return f"a tuple of {len(own)} whole numbers ({bounds})"
+        return (
+            f"a tuple of {len(own)} whole numbers ({bounds}), or a list of"
+            f" {len(outputs)} such tuples"
+        )
     last = own.numel() - 1
     whole = f"a whole number from 0 to {last}" if last else "the whole number 0"
     return f"{whole}, or a list, array or tensor of {len(outputs)} such numbers"

@@ -1,7 +1,7 @@
 """Saliency: which entries of an input a model's number depends on, and by how much.
 
 Every function returns signed tensors shaped like what ``wrt`` names, by default the
-floating inputs; ``absolute`` and ``over_channels`` reduce them.
+floating inputs; ``absolute`` and ``channel_sum`` reduce them.
 """
 
 from typing import TYPE_CHECKING

@@ -73,6 +73,7 @@ def deletion_curve(
     *,
     steps: int = 28,
     baseline: Any = 0.0,
+    of: Any = None,
     max_memory: int | str | None = None,
 ) -> Curve:
     """Return the objective while the highest-rated entries are deleted first.
@@ -89,6 +90,7 @@ def deletion_curve(
         steps: In how many equal parts entries are deleted; at most one entry each.
         baseline: What an entry is replaced by, as in ``occlusion``. The values of
             a *list* are averaged.
+        of: As in ``gradient``.
         max_memory: As in ``occlusion``.
 
     Returns:
@@ -120,8 +122,9 @@ def deletion_curve(
         black-box models" (2018), sec. 4.2, algorithm 1.
     """
     return _curve(
-        "deletion", attributions, model, inputs, objective, steps, baseline, max_memory
-    )
+        "deletion", attributions, steps, model, inputs, objective, baseline, of=of,
+        max_memory=max_memory,
+    )  # fmt: skip
 
 
 @public
@@ -133,6 +136,7 @@ def insertion_curve(
     *,
     steps: int = 28,
     baseline: Any = 0.0,
+    of: Any = None,
     max_memory: int | str | None = None,
 ) -> Curve:
     """Return the objective while the highest-rated entries are put into a baseline.
@@ -144,6 +148,7 @@ def insertion_curve(
         objective: As in ``deletion_curve``.
         steps: As in ``deletion_curve``.
         baseline: What the entries are put into; in the source a blurred image.
+        of: As in ``gradient``.
         max_memory: As in ``occlusion``.
 
     Returns:
@@ -171,27 +176,22 @@ def insertion_curve(
         As ``deletion_curve``.
     """
     return _curve(
-        "insertion", attributions, model, inputs, objective, steps, baseline, max_memory
-    )
+        "insertion", attributions, steps, model, inputs, objective, baseline, of=of,
+        max_memory=max_memory,
+    )  # fmt: skip
 
 
 def _curve(
-    kind: str,
-    attributions: Any,
-    model: Any,
-    inputs: Any,
-    objective: Any,
-    steps: Any,
-    baseline: Any,
-    max_memory: Any,
+    kind: str, attributions: Any, steps: Any, *asked: Any, **settings: Any
 ) -> Curve:
+    """Return a curve of a call; ``asked`` and ``settings`` are ``open_values``'s."""
     parts = whole(steps, "steps")
-    with open_values(model, inputs, objective, baseline, max_memory) as field:
+    with open_values(*asked, **settings) as field:
         ranks = _ranks(field, attributions)
         entries = ranks.shape[1:].numel()
         counts = _counts(entries, parts)
         curves: list[Tensor] = []
-        for (base,) in read_baselines(field, baseline):
+        for (base,) in read_baselines(field, asked[-1]):
             states = _states(kind, field.sources[0], base, ranks, counts)
             curves.append(torch.stack([*field.values_at(states, len(counts))], 1))
         fractions = torch.tensor(counts, dtype=torch.float64) / max(entries, 1)

@@ -36,7 +36,13 @@ def open_field(
 
 @contextmanager
 def open_values(
-    model: Any, inputs: Any, objective: Any, baseline: Any, max_memory: Any
+    model: Any,
+    inputs: Any,
+    objective: Any,
+    baseline: Any,
+    *,
+    of: Any = None,
+    max_memory: Any = None,
 ) -> Iterator[Field]:
     """Do the same where no derivative is asked for.
 
@@ -45,7 +51,7 @@ def open_values(
     Beside token ids it must have one.
     """
     with opened(
-        model, inputs, objective, max_memory=max_memory, values_only=True
+        model, inputs, objective, of=of, max_memory=max_memory, values_only=True
     ) as call:
         yield Field(call, baseline)
 

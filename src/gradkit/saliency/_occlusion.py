@@ -32,6 +32,7 @@ def occlusion(
     window: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
     baseline: Any = 0.0,
+    of: Any = None,
     max_memory: int | str | None = None,
 ) -> Tensor:
     """Return how much the objective falls when a window over each entry is covered.
@@ -57,6 +58,7 @@ def occlusion(
         baseline: What covers: a number, or a tensor that broadcasts to the inputs; or
             either in a tuple or mapping like the inputs, which names what is covered:
             ``(0, None)`` for token ids beside a mask. A *list* is averaged over.
+        of: As in ``gradient``.
         max_memory: As in ``gradient``; bounds how many windows run at once.
 
     Returns:
@@ -87,7 +89,9 @@ def occlusion(
         Zeiler and Fergus, "Visualizing and understanding convolutional networks"
         (2014), sec. 4.2.
     """
-    with open_values(model, inputs, objective, baseline, max_memory) as field:
+    with open_values(
+        model, inputs, objective, baseline, of=of, max_memory=max_memory
+    ) as field:
         (source,) = field.sources
         windows = _windows(tuple(source.shape[1:]), window, stride)
         baselines = read_baselines(field, baseline)
