@@ -323,7 +323,7 @@ def test_rows_are_still_copied_and_looked_up() -> None:
         with pytest.raises(KeyError, match=re.escape("rows.samples" + text)):
             rows[index]
     with pytest.raises(TypeError, match=r"rows\.gram\(other\)"):
-        rows @ rows
+        rows @ rows  # pyright: ignore
 
 
 def test_a_stored_array_is_read_first(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_reports_are_iterated() -> None:
     assert [m.name for m in report] == ["loop", "vmap"]
     assert len(report) == 2
     with pytest.raises(AttributeError, match=r"write \{m.name: m.verdict for m in rep"):
-        report.verdicts  # noqa: B018
+        report.verdicts  # noqa: B018  # pyright: ignore
     assert copy.copy(report).methods == report.methods
 
 
@@ -389,7 +389,7 @@ def test_an_incomplete_store_says_so(tmp_path: Path) -> None:
             raise RuntimeError("stop")
         return x
 
-    data = torch.utils.data.DataLoader(torch.arange(12.0), batch_size=2)
+    data = torch.utils.data.DataLoader(torch.arange(12.0), batch_size=2)  # pyright: ignore
     with pytest.raises(RuntimeError, match="stop"):
         gk.stream(compute, data, tmp_path, identity={"x": 1}, progress=False)
     shown = repr(gk.open_rows(tmp_path))
