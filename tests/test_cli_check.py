@@ -155,7 +155,7 @@ def test_a_mode_that_disagrees_is_a_finding(
         (["experiment.py"], "TARGET must be package.module:name"),
         (["nothing.py:x"], "cannot import nothing.py: there is no such file"),
         (["no_such_module:x"], "cannot import no_such_module: ModuleNotFoundError"),
-        (["experiment.py:nix"], "experiment.py has no 'nix' (it has subject, halved, known"),
+        (["experiment.py:nix"], "experiment.py has no 'nix' (it has subject, halved"),
         (["experiment.py:lacking"], "must give inputs; it gives model"),
         (["experiment.py:odd"], "its keys are network"),
         (["experiment.py:number"], "it gives a int"),
