@@ -102,3 +102,23 @@ def test_outputs_with_attributes_are_chosen_from_too() -> None:
 
     found = S.occlusion(answering, x, (1, 1), window=1, of=lambda o: o.logits)
     assert torch.equal(found, S.occlusion(model, x, (1, 1), window=1, of="logits"))
+
+
+@pytest.mark.parametrize(
+    ("function", "keyword", "text"),
+    [
+        ("gradient", "abs", "gk.saliency.absolute"),
+        ("gradient", "additional_forward_args", "wrt=0"),
+        ("grad_cam", "relu_attributions", r"\.relu\(\)"),
+        ("integrated_gradients", "method", "'rule'"),
+        ("integrated_gradients", "multiply_by_inputs", "inputs - baseline"),
+        ("integrated_gradients", "return_convergence_delta", "completeness_gap"),
+        ("occlusion", "perturbations_per_eval", "max_memory"),
+        ("smoothgrad", "nt_type", "'statistic'"),
+        ("smoothgrad", "stdevs", "a share of each sample's range"),
+    ],
+)
+def test_captums_keywords_are_answered(function, keyword, text) -> None:
+    ask = getattr(S, function)
+    with pytest.raises(TypeError, match=f"argument '{keyword}'; .*{text}"):
+        ask(nn.Linear(IN, C), torch.ones(N, IN), 0, **{keyword: 1})

@@ -53,7 +53,10 @@ _VALUES = (
 #: say; the first that fits is said.
 _ELSEWHERE: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
-        "additional_forward_args": (("inputs", "here it is 'inputs'"),),
+        "abs": (("wrt", "take gk.saliency.absolute of the result"),),
+        "additional_forward_args": (
+            ("inputs", "here it is 'inputs': pass all as (x, mask), and wrt=0 for x"),
+        ),
         "argnums": (
             ("wrt", "here it is 'wrt'"), ("parameters", "here it is 'parameters'"),
         ),
@@ -79,6 +82,14 @@ _ELSEWHERE: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "loss": _LOSS,
         "loss_fn": _LOSS,
         "loss_function": _LOSS,
+        "method": (("rule", "here it is 'rule'"),),
+        "multiply_by_inputs": (("steps", "divide the result by inputs - baseline"),),
+        "nt_type": (("statistic", "here it is 'statistic'"),),
+        "perturbations_per_eval": (("max_memory", _MEMORY),),
+        "relu_attributions": (("wrt", "take .relu() of the result"),),
+        "return_convergence_delta": (
+            ("steps", "gk.saliency.completeness_gap measures it"),
+        ),
         "max_grad_norm": (("max_norm", "here it is 'max_norm'"),),
         "microbatch": (("max_memory", _MEMORY),),
         "mode": _RESUME,
@@ -102,7 +113,10 @@ _ELSEWHERE: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         ),
         "return_values": _VALUES,
         "sliding_window_shapes": (("window", "here it is 'window'"),),
-        "stdevs": (("noise", "here it is 'noise'"),),
+        "stdevs": (
+            ("noise", "here it is 'noise', a share of each sample's range: stdev /"
+             " (max - min)"),
+        ),
         "strides": (("stride", "here it is 'stride'"),),
         "target": _TARGETS,
         "targets": _TARGETS,
