@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
+# Written by `gradkit mnist`, whose own tests draw it.
+BY_COMMAND = "figures/mnist.png"
 
 
 def pictures() -> dict[str, Path]:
@@ -24,7 +26,9 @@ def test_every_picture_is_there_and_shown() -> None:
 
 
 def test_a_page_makes_its_pictures() -> None:
-    for picture, page in pictures().items():
+    found = pictures()
+    assert "gradkit mnist" in found.pop(BY_COMMAND).read_text("utf-8")
+    for picture, page in found.items():
         name = Path(picture).stem.removeprefix(f"{page.stem}-")
         text = page.read_text("utf-8")
         assert re.search(rf"^>>> {name} = gk\.plots\.", text, re.MULTILINE), picture
