@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import random_cotangent, refuse_coupling
+from gradkit._guards._walk import nodes_below
 from gradkit._memory_use import ran_out
 from gradkit._methods._task import Task
 from gradkit.errors import SampleDependenceError, UnsupportedModelError
@@ -82,10 +83,13 @@ def refuse_lost_gradient(task: Task, *, due: bool) -> None:
     """Refuse outputs that depend on the inputs but carry no gradient.
 
     A constant has derivative zero. What a ``torch.no_grad`` block computes has not,
-    although autograd knows as little of it. Where other outputs do carry one, it is
-    looked for when the proof is due; an objective may leave such an output alone.
+    although autograd knows as little of it. Where other outputs do carry one, or they
+    carry one to parameters alone, it is looked for when the proof is due; an objective
+    may leave such an output alone.
     """
     lost = [not t.requires_grad for t in task.graph.outputs.tensors]
+    if due and task.kind == "inputs" and not any(lost):
+        lost = _unreached(task)
     if not task.samples or not any(lost):
         return
     if not all(lost) and (not due or task.cotangent is not None):
@@ -110,6 +114,22 @@ def refuse_lost_gradient(task: Task, *, due: bool) -> None:
                 " torch.no_grad or inference_mode, or through detach, numpy, argmax or"
                 " torch.tensor. Take that away, or choose another output with of="
             )
+
+
+def _unreached(task: Task) -> list[bool]:
+    """Return, per output, whether no differentiated input stands below it.
+
+    Of a submodule nothing is said: outputs may well leave what it gives unused, and
+    change with the inputs.
+    """
+    graph = task.graph
+    outputs = graph.outputs.tensors
+    if any(entry.module is not None for entry in task.forwards.entries):
+        return [False] * len(outputs)
+    sources = {get_gradient_edge(s).node for s in graph.sources if s.requires_grad}
+    return [
+        sources.isdisjoint(nodes_below([get_gradient_edge(t).node])) for t in outputs
+    ]
 
 
 def _refuse_values_from_others(task: Task) -> None:
