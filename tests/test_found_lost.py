@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -87,3 +89,30 @@ def test_a_layer_that_is_not_used_has_zeros() -> None:
             return self.main(x)
 
     assert not gk.jacobian(Beside(), torch.randn(N, IN), wrt="aside").any()
+
+
+@pytest.mark.parametrize("ask", [gk.input_gradients, gk.per_sample_gradients])
+def test_a_forward_in_inference_mode_is_refused(ask) -> None:
+    class Inferring(nn.Linear):
+        @torch.inference_mode()
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input)
+
+    with pytest.raises(NotImplementedError, match="carries no gradient"):
+        ask(Inferring(IN, OUT), torch.randn(N, IN), gk.objectives.class_score(1))
+
+
+def test_a_frozen_script_is_served() -> None:
+    network = nn.Sequential(*networks()).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        frozen = torch.jit.freeze(torch.jit.script(network))
+    x = torch.randn(N, IN)
+    assert torch.allclose(gk.jacobian(frozen, x), gk.jacobian(network, x))
+
+
+def test_a_scalar_output_is_led_to_an_objective() -> None:
+    network = nn.Linear(IN, OUT)
+    with pytest.raises(gk.errors.InputError, match="goes into the objective") as caught:
+        gk.input_gradients(lambda x: network(x).mean(), torch.randn(N, IN))
+    assert "batched=False" not in str(caught.value)

@@ -30,7 +30,8 @@ _LAST_OF_TWELVE = " Write class_score((2, 3)) for the last output of each sample
 _ONE_OUTPUT = (
     "objective class_score takes the whole number 0, or a list, array or tensor of 5"
     " such numbers, for outputs of shape {}; got {}. A sample has one output here:"
-    " leave the objective out."
+    " leave the objective out for that output's own derivative; for a loss write"
+    " gk.objectives.sample_loss(F.mse_loss, targets)."
 )
 _A_TUPLE = (
     " A tuple is the index of one output, the same for all samples; write"
@@ -62,9 +63,18 @@ CLASS_SCORES = [
     (
         Y[:, None],
         Z,
+        _ONE_OF_FOUR + "an int64 tensor of shape (5, 1). Write labels[:, 0].",
+    ),
+    (
+        Y[None],
+        Z,
+        _ONE_OF_FOUR + "an int64 tensor of shape (1, 5). Write labels[0].",
+    ),
+    (
+        F.one_hot(Y, 4),
+        Z,
         _ONE_OF_FOUR
-        + "an int64 tensor of shape (5, 1). Write labels.argmax(1) for one-hot"
-        " labels, labels[:, 0] for a column.",
+        + "an int64 tensor of shape (5, 4). Write labels.argmax(1) for one-hot labels.",
     ),
     ((1, 2), Z, _ONE_OF_FOUR + "the index (1, 2)." + _A_TUPLE),
     ((1.0,), Z, _ONE_OF_FOUR + "the tuple (1.0,)." + _A_TUPLE),

@@ -45,7 +45,10 @@ def evaluate(
         return _lone_output(graph, batched=batched)
     leaves = list(outputs.tensors)
     if not graph.connected:
-        leaves = [t.detach().requires_grad_() for t in leaves]
+        # What inference mode made cannot require grad itself; that it has lost its
+        # gradient is said later.
+        leaves = [t.clone() if t.is_inference() else t.detach() for t in leaves]
+        leaves = [t.requires_grad_() for t in leaves]
     with autocast.on():
         values = _called(objective, graph, leaves, batched=batched)
     if values_only and isinstance(values, Tensor):

@@ -227,7 +227,7 @@ def _look_kind(request: Request, inputs: Inputs, guard: Untouched) -> Hashable:
     return (
         request.function,
         tuple((t.tensor.shape, t.tensor.dtype, t.role) for t in inputs.tensors),
-        tuple(m.training for m in guard.modules()),
+        tuple(getattr(m, "training", False) for m in guard.modules()),
         tuple(guard.state.settings),
     )
 
@@ -244,7 +244,7 @@ def _kind(
             for t in inputs.tensors
         ),
         tuple((t.shape, t.dtype) for t in graph.outputs.tensors),
-        tuple(m.training for m in forwards.guard.modules()),
+        tuple(getattr(m, "training", False) for m in forwards.guard.modules()),
         tuple(forwards.guard.state.settings),
         tuple((s.shape, s.dtype) for s in graph.sources),
         tuple(p.name for p in forwards.parameters),

@@ -129,8 +129,9 @@ def _axis_advice(value: Tensor, samples: int) -> str:
         )
     if value.ndim == 0:
         return (
-            " Return one number per sample instead of their mean or sum,"
-            " or pass batched=False where the function takes it"
+            " Return each sample's own outputs: a mean or sum over the batch cannot be"
+            " taken apart. A loss goes into the objective,"
+            " gk.objectives.sample_loss(F.cross_entropy, labels)"
         )
     return (
         " If the inputs are one sample without a batch axis, pass x[None];"

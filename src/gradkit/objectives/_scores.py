@@ -258,7 +258,11 @@ def _allowed_indices(outputs: Tensor) -> str:
 
 def _index_advice(index: Any, own: torch.Size) -> str:
     if own.numel() == 1:
-        return " A sample has one output here: leave the objective out."
+        return (
+            " A sample has one output here: leave the objective out for that output's"
+            " own derivative; for a loss write"
+            " gk.objectives.sample_loss(F.mse_loss, targets)."
+        )
     if len(own) > 1:
         example = ", ".join(str(size - 1) for size in own)
         return f" Write class_score(({example})) for the last output of each sample."
@@ -268,7 +272,11 @@ def _index_advice(index: Any, own: torch.Size) -> str:
             " class_score(list(labels)) for one class per sample."
         )
     if isinstance(index, Tensor | np.ndarray) and index.ndim == 2:
-        return " Write labels.argmax(1) for one-hot labels, labels[:, 0] for a column."
+        if index.shape[1] == 1:
+            return " Write labels[:, 0]."
+        if index.shape[0] == 1:
+            return " Write labels[0]."
+        return " Write labels.argmax(1) for one-hot labels."
     if isinstance(index, Tensor) and not _is_integer_dtype(index):
         return (
             " Write labels.long() if they are classes; for other targets use"
