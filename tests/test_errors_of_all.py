@@ -145,9 +145,9 @@ REFUSED = {
     "one output for all samples": (
         lambda ask: ask(of_net(torch.mean), X),
         InputError,
-        "outputs must have the 5 samples first; got shape (). Return one number per"
-        " sample instead of their mean or sum, or pass batched=False where the"
-        " function takes it",
+        "outputs must have the 5 samples first; got shape (). Return each sample's"
+        " own outputs: a mean or sum over the batch cannot be taken apart. A loss goes"
+        " into the objective, gk.objectives.sample_loss(F.cross_entropy, labels)",
     ),
     "no output": (
         lambda ask: ask(of_net(lambda y: None), X),
