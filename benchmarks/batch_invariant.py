@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks import problems, timing
-from benchmarks.problems import Problem
+from benchmarks.problems import Problem, step
 from benchmarks.timing import Contender
 from gradkit.numerics._invariant import batch_invariant
 
@@ -30,12 +30,6 @@ def forward(problem: Problem) -> object:
     """Return the outputs, without a graph."""
     with torch.no_grad():
         return problem.model(problem.inputs)
-
-
-def step(problem: Problem) -> object:
-    """Return the gradients of the summed loss."""
-    loss = problem.loss(problem.model(problem.inputs))
-    return torch.autograd.grad(loss, list(problem.model.parameters()))
 
 
 def inside(work: Callable[[Problem], object]) -> Callable[[Problem], object]:

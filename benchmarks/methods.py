@@ -29,12 +29,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 SLOW = 0.5
 
 
-def step(problem: Problem) -> object:
-    """Return the gradients of the summed loss: one training step's work."""
-    loss = problem.loss(problem.model(problem.inputs))
-    return torch.autograd.grad(loss, list(problem.model.parameters()))
-
-
 def question(name: str, problem: Problem, method: str) -> object:
     """Ask one of the four questions by one method."""
     model, inputs = problem.model, problem.inputs
@@ -68,7 +62,7 @@ def ratios(network: str, rounds: int) -> list[tuple[str, ...]]:
     make, samples = NETWORKS[network]
     device = torch.device("cpu")
     problem = problems.problem(make, samples, device)
-    plain = Contender("plain step", lambda _: step(problem))
+    plain = Contender("plain step", lambda _: problems.step(problem))
     asked = {
         (name, method): contender
         for name in QUESTIONS

@@ -143,6 +143,12 @@ def problem(
     return Problem(model.to(device), inputs.to(device), targets.to(device), buffers)
 
 
+def step(problem: Problem) -> object:
+    """Return the gradients of the summed loss: the work of one training step."""
+    loss = problem.loss(problem.model(problem.inputs))
+    return torch.autograd.grad(loss, list(problem.model.parameters()))
+
+
 def _inputs(model: nn.Module, samples: int) -> Tensor:
     if isinstance(model, Transformer):
         return torch.randint(WORDS, (samples, TOKENS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradkit._call._objective import warn_of_own_tokens
 from gradkit._call._request import Given, Request
 from gradkit._guards._trace import inside_forward
 from gradkit._methods import read_method
 from gradkit._methods._method import Method
-from gradkit._problem._inputs import Inputs, read_inputs
+from gradkit._problem._inputs import Inputs, InputTensor, read_inputs
 from gradkit._problem._names import Entry, Selector, read_of, read_wrt
 from gradkit._problem._parameters import Parameter, read_parameters
 from gradkit._problem._target import Target, read_target
 from gradkit.errors import InputError, UnsupportedModelError
 from gradkit.objectives import as_objective
+from gradkit.objectives._losses import TokenLoss
 
 __all__ = ["Arguments", "read_arguments"]
 
@@ -55,7 +56,7 @@ def read_arguments(request: Request, given: Given | None) -> Arguments:
         labels = request.kind == "inputs"
         objective = as_objective(request.objective, labels_mean_class_score=labels)
     if given is None:
-        warn_of_own_tokens(objective, inputs.tensors)
+        _warn_of_own_tokens(objective, inputs.tensors)
     selector = read_of(target, request.of)
     entries, form, parameters = [], "inputs", ()
     if request.kind == "inputs":
@@ -84,6 +85,35 @@ def _batched(request: Request) -> bool | None:
         f"batched must be True, False or None; got {request.batched!r}",
         argument="batched",
     )
+
+
+def _warn_of_own_tokens(objective: Any, inputs: Sequence[InputTensor]) -> None:
+    """Warn where tokens are scored at their own positions, not where they come next.
+
+    That is another loss than a causal language model's own, and nothing else shows it.
+    """
+    if not isinstance(objective, TokenLoss) or objective.shift:
+        return
+    labels = objective.labels
+    for given in inputs:
+        alike = (
+            given.tensor.shape == labels.shape and not given.tensor.is_floating_point()
+        )
+        # A model that is given its labels, too, knows what it does with them.
+        if alike and not any(n in given.path.lower() for n in ("label", "target")):
+            break
+    else:
+        return
+    counted = labels != objective.ignore_index
+    same = (labels == given.tensor.to(labels.device))[counted]
+    # One label for all may be a mask's one, too.
+    if bool(same.all()) and len(labels[counted].unique()) > 1:
+        warnings.warn(
+            "token_loss has the inputs' own tokens as labels. A causal language model"
+            " predicts the next token: pass shift=True. If each token's own position"
+            " is meant, say so by warnings.filterwarnings('ignore', 'token_loss has')",
+            stacklevel=2,
+        )
 
 
 def _mapped(parameter: Parameter, mapping: dict[int, Tensor]) -> Parameter:

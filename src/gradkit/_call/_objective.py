@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,11 @@ from gradkit._guards._autocast import Autocast
 from gradkit._guards._graph import Graph
 from gradkit._guards._independence import refuse_coupling
 from gradkit._guards._walk import nodes_below
-from gradkit._problem._inputs import InputTensor
 from gradkit.errors import InputError
 from gradkit.objectives import check_objective_values
 from gradkit.objectives._criteria import is_torch_loss
-from gradkit.objectives._losses import TokenLoss
 
-__all__ = ["evaluate", "warn_of_own_tokens"]
+__all__ = ["evaluate"]
 
 
 def evaluate(
@@ -119,35 +116,6 @@ def _pullback(
         )
 
     return pull
-
-
-def warn_of_own_tokens(objective: Any, inputs: Sequence[InputTensor]) -> None:
-    """Warn where tokens are scored at their own positions, not where they come next.
-
-    That is another loss than a causal language model's own, and nothing else shows it.
-    """
-    if not isinstance(objective, TokenLoss) or objective.shift:
-        return
-    labels = objective.labels
-    for given in inputs:
-        alike = (
-            given.tensor.shape == labels.shape and not given.tensor.is_floating_point()
-        )
-        # A model that is given its labels, too, knows what it does with them.
-        if alike and not any(n in given.path.lower() for n in ("label", "target")):
-            break
-    else:
-        return
-    counted = labels != objective.ignore_index
-    same = (labels == given.tensor.to(labels.device))[counted]
-    # One label for all may be a mask's one, too.
-    if bool(same.all()) and len(labels[counted].unique()) > 1:
-        warnings.warn(
-            "token_loss has the inputs' own tokens as labels. A causal language model"
-            " predicts the next token: pass shift=True. If each token's own position"
-            " is meant, say so by warnings.filterwarnings('ignore', 'token_loss has')",
-            stacklevel=2,
-        )
 
 
 def _counted(values: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gradkit._guards._notes import add_note
 from gradkit._guards._random import RandomState
 from gradkit._guards._trace import LOCK
 from gradkit._memory_use import ran_out
@@ -48,10 +49,8 @@ def naming(function: str) -> Iterator[None]:
             error.function = function
         raise
     except torch.OutOfMemoryError as error:
-        # Programs look for an accelerator's own; from Python 3.11 on it has notes.
-        note = getattr(error, "add_note", None)
-        if note is not None:
-            note(f"{function}: {LESS}.")
+        # Programs look for an accelerator's own.
+        add_note(error, f"{function}: {LESS}.")
         raise
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):

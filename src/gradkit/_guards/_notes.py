@@ -11,20 +11,26 @@ from gradkit._problem._inputs import Inputs
 from gradkit._problem._target import Target
 from gradkit.errors import GradkitError
 
-__all__ = ["annotate"]
+__all__ = ["add_note", "annotate"]
 
 _LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 
 
+def add_note(error: BaseException, text: str) -> None:
+    """Let an error say more; before Python 3.11 it cannot."""
+    add: Any = getattr(error, "add_note", None)
+    if add is not None:
+        add(text)
+
+
 def annotate(error: BaseException, inputs: Inputs, target: Target) -> None:
     """Say in notes on the model's own error what the inputs and the model are."""
-    add_note: Any = getattr(error, "add_note", None)  # Python 3.11
     # A refusal of gradkit's, as of coupled samples, says itself what is wrong.
-    if add_note is None or isinstance(error, GradkitError):
+    if isinstance(error, GradkitError):
         return
     told = [] if target.root is None else list(_mismatches(inputs, target.root))
     for note in told or [_reading(inputs)]:
-        add_note(f"gradkit: {note}")
+        add_note(error, f"gradkit: {note}")
 
 
 def _mismatches(inputs: Inputs, model: nn.Module) -> Iterator[str]:

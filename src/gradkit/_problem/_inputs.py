@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from gradkit._dtypes import short
 from gradkit._problem._kinds import refuse_kind
 from gradkit._problem._tree import flatten
 from gradkit.errors import InputError
@@ -26,8 +27,8 @@ class Shared:
     tensor: Tensor
 
     def __repr__(self) -> str:
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
-        return f"shared({dtype} tensor of shape {tuple(self.tensor.shape)})"
+        dtype, shape = short(self.tensor.dtype), tuple(self.tensor.shape)
+        return f"shared({dtype} tensor of shape {shape})"
 
 
 def shared(tensor: Tensor) -> Shared:

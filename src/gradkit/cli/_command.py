@@ -97,11 +97,16 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
         >>> unknown_name("command", "plough", ["mnist"])
         "no command 'plough'"
     """
+    hint = did_you_mean(name, known)
+    return f"no {what} {name!r}" + (f" ({hint})" if hint else "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question for the nearest of some names; empty where none is near."""
     # Without dashes, in which all options are alike.
     bare = {text.lstrip("-"): text for text in known}
     near = difflib.get_close_matches(name.partition("=")[0].lstrip("-"), bare, n=1)
-    hint = f" (did you mean {bare[near[0]]}?)" if near else ""
-    return f"no {what} {name!r}{hint}"
+    return f"did you mean {bare[near[0]]}?" if near else ""
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

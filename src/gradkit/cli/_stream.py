@@ -127,7 +127,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _is_setting(argument: str) -> bool:
     key, equals, _ = argument.partition("=")
-    return bool(equals) and key.lstrip("-").isidentifier() and "=" in argument
+    return bool(equals) and key.lstrip("-").isidentifier()
 
 
 def _quantity(subject: Subject, options: argparse.Namespace) -> Any:

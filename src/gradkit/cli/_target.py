@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -17,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from gradkit._subject import Subject
-from gradkit.cli._command import UsageError
+from gradkit.cli._command import UsageError, did_you_mean
 
 __all__ = ["HELP", "load", "read_settings"]
 
@@ -103,9 +102,8 @@ def _names(module: ModuleType, name: str) -> str:
     public = [n for n in vars(module) if not n.startswith("_")]
     own = [n for n in public if not _imported(module, vars(module)[n])]
     shown = [*own, *(n for n in public if n not in own)]
-    near = difflib.get_close_matches(name, own, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}it has {', '.join(shown[:8]) or 'nothing'}"
+    hint = did_you_mean(name, own)
+    return f"{hint}{' ' if hint else ''}it has {', '.join(shown[:8]) or 'nothing'}"
 
 
 def _imported(module: ModuleType, value: Any) -> bool:

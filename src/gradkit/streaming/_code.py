@@ -22,12 +22,17 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def describe_function(function: types.FunctionType) -> tuple[dict[str, Any], Any]:
-    """Return a function's name and code, and the values that it reads, by name.
-
-    Of a library's function the name and code suffice.
-    """
+    """Return a function's name and code, and the values that it reads, by name."""
     name = f"{function.__module__}.{function.__qualname__}"
-    found = {"function": name, "code": digest_bytes(*_bytes(function.__code__)).hex()}
+    code = digest_bytes(*_bytes(function.__code__)).hex()
+    return {"function": name, "code": code}, _reads(function)
+
+
+def _reads(function: types.FunctionType) -> dict[str, Any]:
+    """Return the values that a function reads, by name.
+
+    Of a library's function those that it closes over, and its defaults, suffice.
+    """
     reads: dict[str, Any] = {}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
@@ -39,7 +44,7 @@ def describe_function(function: types.FunctionType) -> tuple[dict[str, Any], Any
     reads |= {"keywords": function.__kwdefaults__} if function.__kwdefaults__ else {}
     if not _is_library(function.__code__):
         reads |= _globals(function)
-    return found, reads
+    return reads
 
 
 def code_of_callable(value: Any) -> str:
@@ -66,7 +71,7 @@ def _done_by(value: Any, met: set[int]) -> Iterator[bytes]:
     elif isinstance(value, types.FunctionType):
         yield from _bytes(value.__code__)
         written = _written(value.__code__)
-        for name, read in describe_function(value)[1].items():
+        for name, read in _reads(value).items():
             if name.partition(" (")[0] not in written:
                 yield name.encode()
                 yield from _done_by(read, met)

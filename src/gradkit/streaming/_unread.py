@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from gradkit._dtypes import short
 from gradkit._offered import no_attribute
 
 __all__ = ["Unread"]
@@ -19,7 +20,7 @@ class Unread:
 
     def __repr__(self) -> str:
         samples, *row = self.shape
-        dtype = str(getattr(self, "dtype", "")).removeprefix("torch.")
+        dtype = short(getattr(self, "dtype", ""))
         row = tuple(row)
         return (
             f"Column({self._name!r}, {samples} samples, {dtype} {row} a sample;"

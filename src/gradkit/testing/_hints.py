@@ -11,6 +11,7 @@ from torch import Tensor
 from gradkit.testing._differences import SAFETY
 from gradkit.testing._entry import Entry
 from gradkit.testing._point import Point
+from gradkit.testing._variables import span
 
 __all__ = ["Around", "around_forward", "around_reverse", "hint_of"]
 
@@ -43,23 +44,17 @@ class Around:
 
 def around_reverse(point: Point, d: int, generator: torch.Generator) -> Around | None:
     """Return entries of ``Jᵀ v`` beside entry ``d``, of the same variable."""
-    start = 0
-    for part in point.inputs:
-        if d < start + part.size:
-            break
-        start += part.size
-    else:
-        return None
+    part, where = span(point.inputs, d)
     cotangent = point.cotangent(torch.ones_like(point.centre), generator)
-    analytic = point.gradient(cotangent)[start : start + part.size]
+    analytic = point.gradient(cotangent)[where]
     chosen = torch.randperm(part.size, generator=generator)[:MOST]
     rows: list[tuple[int, float, float]] = []
     for place in chosen.tolist():
         alone = torch.zeros_like(point.scale, dtype=torch.float64)
-        step = float(point.scale[start + place])
+        step = float(point.scale[where.start + place])
         if not step:
             continue
-        alone[start + place] = step
+        alone[where.start + place] = step
         along = point.along(alone).dot(cotangent)
         if not bool(along.kinked.any()):
             slope = along.central
@@ -69,18 +64,12 @@ def around_reverse(point: Point, d: int, generator: torch.Generator) -> Around |
 
 def around_forward(point: Point, k: int, direction: Tensor) -> Around | None:
     """Return entries of ``J u`` beside entry ``k``, of the same output."""
-    start = 0
-    for part in point.outputs:
-        if k < start + part.size:
-            break
-        start += part.size
-    else:
-        return None
+    part, where = span(point.outputs, k)
     found = point.along(direction)
-    inside = torch.arange(start, start + part.size)
+    inside = torch.arange(where.start, where.stop)
     slope = found.central
     rows = [
-        (int(i) - start, float(slope.value[i]), float(slope.error[i]))
+        (int(i) - where.start, float(slope.value[i]), float(slope.error[i]))
         for i in inside[~found.kinked[inside]]
     ]
     analytic = point.tangent(direction)[inside].reshape(part.shape)

@@ -28,7 +28,7 @@ from gradkit.testing._point import Point, Problem
 from gradkit.testing._report import Findings
 from gradkit.testing._second import Second
 from gradkit.testing._subject import Subject
-from gradkit.testing._variables import Part, place
+from gradkit.testing._variables import Part, place, span
 
 __all__ = ["Twin"]
 
@@ -236,13 +236,7 @@ def _around(
     parts: Sequence[Part], worst: int, mine: Tensor, exact: Tensor, allowed: Tensor
 ) -> Around:
     """Return the tensor that an entry of a product lies in, both ways."""
-    part, _ = place(parts, worst)
-    start = 0
-    for other in parts:
-        if other is part:
-            break
-        start += other.size
-    piece = slice(start, start + part.size)
+    part, piece = span(parts, worst)
     return Around(
         mine[piece].reshape(part.shape), torch.arange(part.size), exact[piece],
         allowed[piece],

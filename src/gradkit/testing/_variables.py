@@ -69,14 +69,21 @@ class Variable:
         return Part(self.name, self.value.shape)
 
 
+def span(parts: Sequence[Part], position: int) -> tuple[Part, slice]:
+    """Return the part that a position of the flat vector lies in, and where it is."""
+    start = 0
+    for part in parts:
+        if position < start + part.size:
+            return part, slice(start, start + part.size)
+        start += part.size
+    raise IndexError(position)
+
+
 def place(parts: Sequence[Part], position: int) -> tuple[Part, tuple[int, ...]]:
     """Return the part that a position of the flat vector lies in, and its index."""
-    for part in parts:
-        if position < part.size:
-            index = torch.unravel_index(torch.tensor(position), part.shape)
-            return part, tuple(int(i) for i in index)
-        position -= part.size
-    raise IndexError(position)
+    part, where = span(parts, position)
+    index = torch.unravel_index(torch.tensor(position - where.start), part.shape)
+    return part, tuple(int(i) for i in index)
 
 
 def laid_out(value: Tensor, like: Tensor) -> Tensor:

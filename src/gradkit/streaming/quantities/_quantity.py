@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from gradkit._call._request import named
+from gradkit._guards._notes import add_note
 from gradkit.streaming.quantities._batch import Batch, read_batch
 from gradkit.streaming.quantities._given import Given
 
@@ -89,24 +90,28 @@ def _telling(batch: Any) -> Generator[None, None, None]:
     try:
         yield
     except TypeError as error:
-        text = ""
-        if isinstance(batch, Mapping):
-            keys = ", ".join(map(repr, cast("Mapping[Any, Any]", batch)))
-            text = (
-                f"the batch has the keys {keys}, which are the model's arguments but"
-                " for the targets; split=lambda b: (inputs, targets) takes it apart"
-            )
-        elif isinstance(batch, Sequence):
-            count = len(cast("Sequence[Any]", batch))
-            text = (
-                f"the batch has {count} entries: the last is taken as targets, the"
-                " others are the model's arguments; split=lambda b: (b[0], b[1]) takes"
-                " the first two alone"
-            )
-            text = text if count > 2 else ""
-        if text and hasattr(error, "add_note"):  # since Python 3.11
-            error.add_note(text)  # pyright: ignore
+        text = _reading(batch)
+        if text:
+            add_note(error, text)
         raise
+
+
+def _reading(batch: Any) -> str:
+    """Return how a batch was taken apart; empty where it could be in one way alone."""
+    if isinstance(batch, Mapping):
+        keys = ", ".join(map(repr, cast("Mapping[Any, Any]", batch)))
+        return (
+            f"the batch has the keys {keys}, which are the model's arguments but for"
+            " the targets; split=lambda b: (inputs, targets) takes it apart"
+        )
+    count = len(cast("Sequence[Any]", batch)) if isinstance(batch, Sequence) else 0
+    if count > 2:
+        return (
+            f"the batch has {count} entries: the last is taken as targets, the others"
+            " are the model's arguments; split=lambda b: (b[0], b[1]) takes the first"
+            " two alone"
+        )
+    return ""
 
 
 def _kind(model: Any) -> str:
