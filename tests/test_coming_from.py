@@ -18,7 +18,7 @@ HAS_ROWS = [peer for peer, body in sections(TEXT).items() if "| there |" in body
 def test_a_row(row: Row):
     needed = PEERS[row.peer]
     if needed is not None:
-        pytest.importorskip(needed)
+        pytest.importorskip(needed, reason=f"{needed} is not in the extra test")
     row.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -48,21 +49,31 @@ def test_a_result_that_fits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gk.jacobian(torch.sin, x, out=out) is out
 
 
-class Full(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 2 * x
+def doubled_until(error: Exception) -> Callable[[Tensor], Tensor]:
+    """Return a function whose backward raises an error."""
 
-    @staticmethod
-    def backward(ctx, g):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+    class Full(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            raise error
+
+    return Full.apply  # pyright: ignore[reportReturnType]
+
+
+NO_ROOM = "DefaultCPUAllocator: can't allocate memory: you tried"
 
 
 @pytest.mark.parametrize("ask", [gk.jacobian, gk.parameter_jacobian])
 def test_work_that_runs_out_says_what_to_ask_for(ask) -> None:
+    full = doubled_until(RuntimeError(NO_ROOM))
+
     class Model(nn.Linear):
         def forward(self, input):
-            return Full.apply(super().forward(input))
+            return full(super().forward(input))
 
     with pytest.raises(errors.OutOfMemoryError, match="Ask for less at once") as caught:
         ask(Model(3, 2), torch.ones(5, 3), method="loop")
@@ -72,7 +83,7 @@ def test_work_that_runs_out_says_what_to_ask_for(ask) -> None:
 
 def test_a_method_that_runs_out_says_so_too() -> None:
     def crowded(task):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+        raise RuntimeError(NO_ROOM)
         yield
 
     mine = gk.Method("mine", "reverse", "runs out", inputs=crowded)
@@ -83,15 +94,9 @@ def test_a_method_that_runs_out_says_so_too() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
 def test_an_accelerators_own_error_is_explained() -> None:
-    class Crowded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx, g):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-
+    crowded = doubled_until(
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    )
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as caught:
-        gk.jacobian(Crowded.apply, torch.ones(5, 3), method="loop")
+        gk.jacobian(crowded, torch.ones(5, 3), method="loop")
     assert "Ask for less at once" in "".join(vars(caught.value)["__notes__"])

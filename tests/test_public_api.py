@@ -159,11 +159,7 @@ def test_registries_cannot_be_changed() -> None:
 
 def unwanted_after(statement: str) -> set[str]:
     """Return which of ``UNWANTED`` a fresh interpreter has loaded after a statement."""
-    script = f"import sys; {statement}; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
-    return {name.split(".")[0] for name in loaded} & set(UNWANTED)
+    return packages_after(statement) & set(UNWANTED)
 
 
 def test_import_brings_no_optional_dependency() -> None:

@@ -7,36 +7,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gradkit.errors import AgreementError, InputError, UnsupportedModelError
 from gradkit.testing import check_gradients
-from planted_functions import custom, plain_twin, randn
+from planted_functions import custom, once_only, plain_twin, randn
 
 # --- what is not checked is not called right ---------------------------------------
 
 
-class Once(torch.autograd.Function):
-    """Right, and differentiable once."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return g * ctx.saved_tensors[0].cos()
-
-
 def test_a_second_derivative_that_does_not_exist_is_refused() -> None:
-    assert check_gradients(Once.apply, randn(5))
+    assert check_gradients(once_only(), randn(5))
     text = "no second derivative to check, .*once_differentiable"
     with pytest.raises(UnsupportedModelError, match=text):
-        check_gradients(Once.apply, randn(5), order=2)
+        check_gradients(once_only(), randn(5), order=2)
     with pytest.raises(UnsupportedModelError, match=text):
-        check_gradients(Once.apply, randn(5).float(), order=2, reference=torch.sin)
+        check_gradients(once_only(), randn(5).float(), order=2, reference=torch.sin)
 
 
 def test_order_two_needs_reverse_mode() -> None:
@@ -46,7 +31,7 @@ def test_order_two_needs_reverse_mode() -> None:
 
 def test_nothing_checked_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="no derivative to check: forward"):
-        check_gradients(Once.apply, randn(5), modes="forward")
+        check_gradients(once_only(), randn(5), modes="forward")
 
 
 # --- what a backward does beside its numbers ---------------------------------------
